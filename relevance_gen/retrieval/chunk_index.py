@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from os import PathLike
-from typing import Any, Final, overload
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from attrs import define, evolve, field
@@ -23,19 +23,12 @@ from relevance_gen.index.records.validation import Blank, read_chunks
 from relevance_gen.index.segment import Segment
 from relevance_gen.index.spill import Spill
 from relevance_gen.progress import Progress, reporting
-from relevance_gen.retrieval.answer import answer, metadata_keys
-from relevance_gen.retrieval.base_index import BaseIndex
-from relevance_gen.retrieval.explanation import explain
+from relevance_gen.retrieval.answer import answer
 from relevance_gen.retrieval.local_segments import LocalSegments
+from relevance_gen.retrieval.mutable_index import MutableIndex
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
-from relevance_gen.retrieval.positions import (
-    ChunkList,
-    check_position,
-    check_positions,
-    chunks_by_index,
-    positions_to_remove,
-)
-from relevance_gen.retrieval.query.filters import Where
+from relevance_gen.retrieval.ports import Segments
+from relevance_gen.retrieval.positions import ChunkList, check_positions
 from relevance_gen.retrieval.ranking.stage import RerankStage
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.token_counting import (
@@ -46,12 +39,13 @@ from relevance_gen.text.token_counting import (
 )
 from relevance_gen.types import (
     Chunk,
-    Explanation,
     Metadata,
     SearchMetadata,
     SearchResponse,
     WeightingName,
 )
+
+T = TypeVar("T")
 
 _STEMMED_AT_ONCE: Final = 1 << 16
 """Maximum number of terms of a segment that are stemmed when an index is built; of more terms, only the terms that are searched."""
@@ -98,7 +92,7 @@ class _State:
         return _State(local, n_positions, self.counter, n_tokens)
 
 
-class ChunkIndex(BaseIndex):
+class ChunkIndex(MutableIndex):
     """An index of chunks in memory or in a mapped file; `search` returns bit-identical results.
 
     Chunks can be added and removed. A chunk keeps its position: results contain it as `original_index`, and the position
@@ -177,19 +171,6 @@ class ChunkIndex(BaseIndex):
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickled, (storage.to_bytes(self._saved()), self._counter, self._encoder)
 
-    @overload
-    def __getitem__(self, position: int) -> Chunk: ...
-    @overload
-    def __getitem__(self, position: slice) -> list[Chunk]: ...
-    def __getitem__(self, position: int | slice) -> Chunk | list[Chunk]:
-        """Return the chunk at a position, with -1 for the last assigned position, or the chunks in a slice of positions.
-
-        Raises:
-            InvalidRequestError: no chunk is at the position; a slice omits removed chunks.
-        """
-        state = self._state
-        return chunks_by_index(state.segments, state.n_positions, position)
-
     def __contains__(self, chunk: object) -> bool:
         """Return whether a chunk has this text or, for a `Chunk`, the same text, metadata and title, at any position."""
         text = chunk.text if isinstance(chunk, Chunk) else chunk
@@ -217,14 +198,9 @@ class ChunkIndex(BaseIndex):
         """
         return ChunkList(self._state.segments)
 
-    @property
-    def metadata_keys(self) -> set[str]:
-        """The metadata keys of all chunks.
-
-        >>> ChunkIndex([{"text": "Cats purr.", "metadata": {"page": 2}}, "Dogs bark."]).metadata_keys
-        {'page'}
-        """
-        return set(metadata_keys(self._state.segments) or ())
+    def _read(self, work: Callable[[int, Segments], T]) -> T:
+        state = self._state
+        return work(state.n_positions, state.segments)
 
     @property
     def nbytes(self) -> int:
@@ -246,7 +222,7 @@ class ChunkIndex(BaseIndex):
         The stages of `rerankings` run after the encoder and before the reranker.
         """
         del allow_partial
-        state, models = self._state, self._with_encoder(models)
+        state, models = self._state, self._with_own_models(models)
         responses = []
         for params in searches:
             rerank_stages = models.rerank_stages(params, rerankings)
@@ -266,21 +242,7 @@ class ChunkIndex(BaseIndex):
             )
         return answer(params, state.segments, state.n_positions, token_counts, rerank_stages)
 
-    def explain_one(
-        self,
-        params: SearchParams,
-        chunk: int,
-        models: SearchModels = NO_MODELS,
-        *,
-        rerankings: Sequence[RerankStage] = (),
-    ) -> Explanation:
-        """Explain the score of the chunk at a position for one search."""
-        state = self._state
-        rerank_stages = self._with_encoder(models).rerank_stages(params, rerankings)
-        position = check_position("chunk", chunk, state.n_positions, state.segments)
-        return explain(params, position, state.segments, rerank_stages)
-
-    def _with_encoder(self, models: SearchModels) -> SearchModels:
+    def _with_own_models(self, models: SearchModels) -> SearchModels:
         """Return the models of a search, with the index's own encoder if the search has none."""
         encoder, own_encoder = models.encoder, self._encoder
         if own_encoder is None or encoder is own_encoder:
@@ -295,24 +257,8 @@ class ChunkIndex(BaseIndex):
 
     # ── Changes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def add(
-        self,
-        chunks: Iterable[str | Metadata | Chunk],
-        *,
-        blank: Blank = "error",
-    ) -> range:
-        """Add chunks, and return their positions. The cost depends on the added chunks, not on the size of the index.
-
-        Args:
-            chunks: as for the class.
-            blank: ``"error"`` rejects a blank chunk; ``"skip"`` leaves it out, but assigns its position.
-
-        Raises:
-            InvalidRequestError: a chunk is invalid; none was added.
-            EncoderError: the encoder failed; none was added.
-        """
-        validated = read_chunks(chunks, blank=blank)
-        non_blank, numbers = validated.without_blank()
+    def _add(self, chunks: Chunks) -> range:
+        non_blank, numbers = chunks.without_blank()
         passages = (
             None
             if self._encoder is None
@@ -321,33 +267,16 @@ class ChunkIndex(BaseIndex):
         new = evolve(build(non_blank, numbers), passages=passages)
         with self._changing:
             state = self._state
-            added = range(state.n_positions, state.n_positions + len(validated.texts))
-            if added:
-                new = evolve(new, positions=added.start + numbers)
-                segments = merge_tiered([*state.segments.segments, new])
-                self._state = state.replace(segments, added.stop, added=non_blank.texts)
+            added = range(state.n_positions, state.n_positions + len(chunks.texts))
+            new = evolve(new, positions=added.start + numbers)
+            segments = merge_tiered([*state.segments.segments, new])
+            self._state = state.replace(segments, added.stop, added=non_blank.texts)
         return added
 
-    def remove(
-        self,
-        positions: Iterable[int] | None = None,
-        *,
-        where: Where | None = None,
-    ) -> int:
-        """Remove the chunks at the given positions, or all that pass a filter, and return their number.
-
-        Args:
-            positions: the positions.
-            where: a filter as in `search`, instead of positions: ``index.remove(where={"source": "a.txt"})``.
-
-        Raises:
-            InvalidRequestError: a position has no chunk, or `where` is invalid; none was removed.
-        """
+    def _remove(self, find_positions: Callable[[int, Segments], Offsets]) -> int:
         with self._changing:
             state = self._state
-            removed_positions = positions_to_remove(
-                positions, where, state.n_positions, state.segments
-            )
+            removed_positions = find_positions(state.n_positions, state.segments)
             removal = remove_chunks(state.segments.segments, removed_positions)
             self._state = state.replace(removal.segments, state.n_positions, removed=removal.texts)
         return removed_positions.size

@@ -109,7 +109,7 @@ class ChunkList(Sequence[Chunk]):
 
 
 def chunks_by_index(
-    segments: Segments, n_positions: int, position: int | slice
+    position: int | slice, n_positions: int, segments: Segments
 ) -> Chunk | list[Chunk]:
     """Return the chunk at a position, or the chunks in a slice of positions; see `relevance_gen.ChunkIndex`."""
     if isinstance(position, slice):

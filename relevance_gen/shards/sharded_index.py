@@ -5,23 +5,22 @@ from __future__ import annotations
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import Any, Self, TypeVar
 
 from attrs import frozen
 
 from relevance_gen.arrays import Offsets
 from relevance_gen.index import storage
+from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.records.sources import Source
-from relevance_gen.index.records.validation import Blank, read_chunks
-from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.chunk_index import ChunkIndex, opened
+from relevance_gen.retrieval.mutable_index import MutableIndex
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
-from relevance_gen.retrieval.positions import positions_to_remove
-from relevance_gen.retrieval.query.filters import Where
+from relevance_gen.retrieval.ports import Segments
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.building import batches_of, build_segment
 from relevance_gen.shards.changes import IndexWriter, LocalShardEditor
@@ -36,7 +35,9 @@ from relevance_gen.text.token_counting import (
     counter_of_saved,
     token_counter,
 )
-from relevance_gen.types import Chunk, Explanation, Metadata, SearchResponse, WeightingName
+from relevance_gen.types import Chunk, SearchResponse, WeightingName
+
+T = TypeVar("T")
 
 
 class VersionReader:
@@ -106,7 +107,7 @@ class _Snapshot:
     index: ChunkIndex
 
 
-class ShardedIndex(BaseIndex):
+class ShardedIndex(MutableIndex):
     """An index in a folder or bucket; `ChunkIndex` with the same chunks gives the same results, bit for bit.
 
     Any number of processes can search and change it at the same time. A change is durable when the call returns, and
@@ -230,7 +231,7 @@ class ShardedIndex(BaseIndex):
 
     def answer_all(
         self,
-        asked: Sequence[SearchParams],
+        searches: Sequence[SearchParams],
         models: SearchModels = NO_MODELS,
         *,
         allow_partial: bool = False,
@@ -239,35 +240,19 @@ class ShardedIndex(BaseIndex):
 
         `allow_partial` has no effect, because all chunks of a version can be searched.
         """
-        return self._snapshot.index.answer_all(asked, models, allow_partial=allow_partial)
+        return self._snapshot.index.answer_all(searches, models, allow_partial=allow_partial)
 
-    def explain_one(
-        self, question: SearchParams, chunk: int, models: SearchModels = NO_MODELS
-    ) -> Explanation:
-        """Explain the score of the chunk at a position."""
-        return self._snapshot.index.explain_one(question, chunk, models)
+    def _read(self, work: Callable[[int, Segments], T]) -> T:
+        return self._snapshot.index._read(work)
 
     def __len__(self) -> int:
         return len(self._snapshot.index)
-
-    @overload
-    def __getitem__(self, position: int) -> Chunk: ...
-    @overload
-    def __getitem__(self, position: slice) -> list[Chunk]: ...
-    def __getitem__(self, position: int | slice) -> Chunk | list[Chunk]:
-        """Return the chunk at a position, or the chunks in a slice, as `relevance_gen.ChunkIndex` does."""
-        return self._snapshot.index[position]
 
     def __contains__(self, chunk: object) -> bool:
         return chunk in self._snapshot.index
 
     def __iter__(self) -> Iterator[Chunk]:
         return iter(self._snapshot.index)
-
-    @property
-    def metadata_keys(self) -> set[str]:
-        """The metadata keys that occur in any chunk."""
-        return self._snapshot.index.metadata_keys
 
     @property
     def nbytes(self) -> int:
@@ -283,27 +268,8 @@ class ShardedIndex(BaseIndex):
 
     # ── Changes ──
 
-    def add(
-        self,
-        chunks: Iterable[str | Metadata | Chunk],
-        *,
-        blank: Blank = "error",
-    ) -> range:
-        """Add chunks and return their positions, which follow all positions that other writers assigned.
-
-        Args:
-            chunks: as for `relevance_gen.ChunkIndex`; metadata must be JSON.
-            blank: as for `relevance_gen.ChunkIndex.add`.
-
-        Raises:
-            InvalidRequestError: a chunk is invalid; none was added.
-            OSError: the store does not answer; the chunks may have been added.
-        """
-        checked = read_chunks(chunks, blank=blank)
-        if not checked.texts:
-            n_positions = self._snapshot.version.n_positions
-            return range(n_positions, n_positions)
-        built = build_segment(batches_of(checked), self._counter)
+    def _add(self, chunks: Chunks) -> range:
+        built = build_segment(batches_of(chunks), self._counter)
         added = self._writer.append(lambda: self._shard_writer.write(built, 0))
         self.refresh()
         return added
@@ -324,29 +290,10 @@ class ShardedIndex(BaseIndex):
         self.refresh()
         return added
 
-    def remove(
-        self,
-        positions: Iterable[int] | None = None,
-        *,
-        where: Where | None = None,
-    ) -> int:
-        """Remove chunks by their positions or by a filter, and return their number.
-
-        Args:
-            positions: the positions of the chunks.
-            where: filter, as in `search`, instead of positions.
-
-        Raises:
-            InvalidRequestError: a position is without a chunk, or the filter is invalid; none was removed.
-            OSError: the store does not answer; the chunks may have been removed.
-        """
-        listed = list(positions) if isinstance(positions, Iterator | range) else positions
-
-        def find_positions(version: IndexVersion) -> Offsets:
-            segments = self._reader.open(version)._state.segments
-            return positions_to_remove(listed, where, version.n_positions, segments)
-
-        n_removed = self._writer.remove(find_positions)
+    def _remove(self, find_positions: Callable[[int, Segments], Offsets]) -> int:
+        n_removed = self._writer.remove(
+            lambda version: self._reader.open(version)._read(find_positions)
+        )
         self.refresh()
         return n_removed
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from os import PathLike
-from typing import Any, Final, Self, TypeVar, get_args, overload
+from typing import Any, Final, Self, TypeVar, get_args
 
 import ray
 from attrs import evolve, frozen
@@ -39,12 +39,10 @@ from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.passages import TextEncoder
 from relevance_gen.index.records.validation import Blank, read_chunks
 from relevance_gen.progress import Progress, reporting
-from relevance_gen.retrieval.answer import answer, metadata_keys
-from relevance_gen.retrieval.base_index import BaseIndex
-from relevance_gen.retrieval.explanation import explain
+from relevance_gen.retrieval.answer import answer
+from relevance_gen.retrieval.mutable_index import MutableIndex
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
-from relevance_gen.retrieval.positions import check_position, chunks_by_index, positions_to_remove
-from relevance_gen.retrieval.query.filters import Where
+from relevance_gen.retrieval.ports import Segments
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.building import batches_of, build_segment
 from relevance_gen.shards.changes import IndexWriter, copy_version
@@ -61,7 +59,6 @@ from relevance_gen.text.token_counting import (
 )
 from relevance_gen.types import (
     Chunk,
-    Explanation,
     Metadata,
     SearchMetadata,
     SearchResponse,
@@ -121,7 +118,7 @@ class IndexStats:
         return len(self.shards)
 
 
-class ClusterIndex(BaseIndex):
+class ClusterIndex(MutableIndex):
     """An index that a cluster of Ray searches; its results equal the results of `relevance_gen.ChunkIndex`, bit for bit.
 
     The index is a folder or an address in object storage, as `relevance_gen.shards.sharded_index.ShardedIndex` has it.
@@ -343,20 +340,8 @@ class ClusterIndex(BaseIndex):
     def __len__(self) -> int:
         return self._current().version.n_chunks
 
-    @overload
-    def __getitem__(self, position: int) -> Chunk: ...
-    @overload
-    def __getitem__(self, position: slice) -> list[Chunk]: ...
-    def __getitem__(self, position: int | slice) -> Chunk | list[Chunk]:
-        """Return the chunk at a position, counted from the end if negative, or the chunks in a slice of positions.
-
-        Raises:
-            InvalidRequestError: no chunk is at the position. A slice skips removed chunks instead.
-            ChunksMissingError: a shard cannot be read.
-        """
-        return self._search(
-            lambda segments: chunks_by_index(segments, segments.version.n_positions, position)
-        )
+    def _read(self, work: Callable[[int, Segments], T]) -> T:
+        return self._search(lambda segments: work(segments.version.n_positions, segments))
 
     def __iter__(self) -> Iterator[Chunk]:
         """Yield the chunks in the order of their positions.
@@ -367,18 +352,6 @@ class ClusterIndex(BaseIndex):
         while first < self._current().version.n_positions:
             yield from self[first : first + _POSITIONS_PER_REQUEST]
             first += _POSITIONS_PER_REQUEST
-
-    def __contains__(self, chunk: object) -> bool:
-        """Return whether a chunk has this text or, for a `Chunk`, this text, metadata and title."""
-        if not isinstance(chunk, Chunk):
-            return any(found.text == chunk for found in self)
-        content = (chunk.text, chunk.metadata, chunk.title)
-        return any((found.text, found.metadata, found.title) == content for found in self)
-
-    @property
-    def metadata_keys(self) -> set[str]:
-        """The metadata keys that occur in any chunk."""
-        return self._search(lambda segments: set(metadata_keys(segments) or ()))
 
     @property
     def nbytes(self) -> int:
@@ -397,7 +370,7 @@ class ClusterIndex(BaseIndex):
 
     def answer_all(
         self,
-        asked: Sequence[SearchParams],
+        searches: Sequence[SearchParams],
         models: SearchModels = NO_MODELS,
         *,
         allow_partial: bool = False,
@@ -405,17 +378,17 @@ class ClusterIndex(BaseIndex):
         """Run searches in parallel, and return their responses in order.
 
         Args:
-            asked: the searches.
+            searches: the searches.
             models: the models of the searches; a reranker runs in this process.
             allow_partial: whether to search without the shards that cannot be read, instead of
                 raising a `ChunksMissingError`.
         """
-        _check_no_encoder(models.encoder)
-        if len(asked) == 1:
-            return [self._answer(asked[0], models, allow_partial)]
+        models = self._with_own_models(models)
+        if len(searches) == 1:
+            return [self._answer(searches[0], models, allow_partial)]
         self._current()
         futures = [
-            self._threads.submit(self._answer, params, models, allow_partial) for params in asked
+            self._threads.submit(self._answer, params, models, allow_partial) for params in searches
         ]
         return [future.result() for future in futures]
 
@@ -435,19 +408,9 @@ class ClusterIndex(BaseIndex):
 
         return self._search(search, allow_partial)
 
-    def explain_one(
-        self, question: SearchParams, chunk: int, models: SearchModels = NO_MODELS
-    ) -> Explanation:
-        """Explain the score of the chunk at a position."""
+    def _with_own_models(self, models: SearchModels) -> SearchModels:
         _check_no_encoder(models.encoder)
-        rerankings = models.rerank_stages(question)
-
-        def search(segments: RemoteSegments) -> Explanation:
-            n_positions = segments.version.n_positions
-            position = check_position("chunk", chunk, n_positions, segments)
-            return explain(question, position, segments, rerankings)
-
-        return self._search(search)
+        return models
 
     def _search(self, work: Callable[[RemoteSegments], T], allow_partial: bool = False) -> T:
         """Run a function on the current version; after an error, again on a newer version, if any.
@@ -481,31 +444,11 @@ class ClusterIndex(BaseIndex):
 
     # ── Changes ──
 
-    def add(
-        self,
-        chunks: Iterable[str | Metadata | Chunk],
-        *,
-        blank: Blank = "error",
-    ) -> range:
-        """Add chunks and return their positions.
-
-        Each call writes a new shard, and small shards are merged: add many chunks with one call if possible.
-
-        Args:
-            chunks: as for the class; metadata must be JSON.
-            blank: as for the class.
-
-        Raises:
-            InvalidRequestError: a chunk is invalid; none was added.
-            OSError: the store does not answer; the chunks may have been added.
-        """
-        checked = read_chunks(chunks, blank=blank)
+    def _add(self, chunks: Chunks) -> range:
         version = self._refresh().version
-        if not checked.texts:
-            return range(version.n_positions, version.n_positions)
         counter = self._counter_of(version)
         shard_writer = ShardWriter(self._place, version.weighting, counter)
-        built = build_segment(batches_of(checked), counter)
+        built = build_segment(batches_of(chunks), counter)
 
         def append() -> range:
             writer = self._writer(version.weighting, counter)
@@ -513,36 +456,19 @@ class ClusterIndex(BaseIndex):
 
         return self._change(append)
 
-    def remove(
-        self,
-        positions: Iterable[int] | None = None,
-        *,
-        where: Where | None = None,
-    ) -> int:
-        """Remove chunks by their positions or by a filter, and return their number.
-
-        Args:
-            positions: the positions of the chunks.
-            where: filter, as in `search`, instead of positions.
-
-        Raises:
-            InvalidRequestError: a position is without a chunk, or the filter is invalid; none was removed.
-            ChunksMissingError: a shard cannot be read; none was removed.
-            OSError: the store does not answer; the chunks may have been removed.
-        """
-        listed = list(positions) if isinstance(positions, Iterator | range) else positions
+    def _remove(self, find_positions: Callable[[int, Segments], Offsets]) -> int:
         version = self._refresh().version
         counter = self._counter_of(version)
 
-        def find_positions(version: IndexVersion) -> Offsets:
+        def find_in(version: IndexVersion) -> Offsets:
             segments = RemoteSegments(self._pool, self._place, version)
             try:
-                return positions_to_remove(listed, where, version.n_positions, segments)
+                return find_positions(version.n_positions, segments)
             except ShardError as error:
                 raise _missing_error(version, {error.shard_name: error.cause}) from None
 
         def remove() -> int:
-            return self._writer(version.weighting, counter).remove(find_positions)
+            return self._writer(version.weighting, counter).remove(find_in)
 
         return self._change(remove)
 

@@ -1,0 +1,153 @@
+"""The base class of indexes whose chunks can be added, removed and read by position."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar, overload
+
+from relevance_gen.arrays import Offsets
+from relevance_gen.index.chunks import Chunks
+from relevance_gen.index.records.validation import Blank, read_chunks
+from relevance_gen.retrieval.answer import metadata_keys
+from relevance_gen.retrieval.base_index import BaseIndex
+from relevance_gen.retrieval.explanation import explain
+from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
+from relevance_gen.retrieval.ports import Segments
+from relevance_gen.retrieval.positions import check_position, chunks_by_index, positions_to_remove
+from relevance_gen.retrieval.query.filters import Where
+from relevance_gen.retrieval.ranking.stage import RerankStage
+from relevance_gen.types import Chunk, Explanation, Metadata
+
+T = TypeVar("T")
+
+
+class MutableIndex(BaseIndex):
+    """An index whose chunks can be added, removed and read by position.
+
+    A chunk keeps its position, and the position of a removed chunk is not assigned again.
+    """
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Chunk]: ...
+
+    @abstractmethod
+    def _read(self, work: Callable[[int, Segments], T]) -> T:
+        """Return the result of a function of the number of assigned positions and the segments.
+
+        Both belong to one state of the index.
+        """
+
+    @abstractmethod
+    def _add(self, chunks: Chunks) -> range:
+        """Add valid chunks, at least one, and return their positions."""
+
+    @abstractmethod
+    def _remove(self, find_positions: Callable[[int, Segments], Offsets]) -> int:
+        """Remove the chunks at the positions that a function finds in a state, and return their number."""
+
+    def _with_own_models(self, models: SearchModels) -> SearchModels:
+        """Return the models of a search of this index, given the models that the caller names."""
+        return models
+
+    def explain_one(
+        self,
+        params: SearchParams,
+        chunk: int,
+        models: SearchModels = NO_MODELS,
+        *,
+        rerankings: Sequence[RerankStage] = (),
+    ) -> Explanation:
+        """Explain the score of the chunk at a position for one search.
+
+        The stages of `rerankings` run after the encoder and before the reranker.
+        """
+        stages = self._with_own_models(models).rerank_stages(params, rerankings)
+        return self._read(partial(_explain, params, chunk, stages))
+
+    @overload
+    def __getitem__(self, position: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[Chunk]: ...
+    def __getitem__(self, position: int | slice) -> Chunk | list[Chunk]:
+        """Return the chunk at a position, with -1 for the last assigned position, or the chunks in a slice of positions.
+
+        Raises:
+            InvalidRequestError: no chunk is at the position; a slice omits removed chunks.
+            ChunksMissingError: a shard of a cluster cannot be read.
+        """
+        return self._read(partial(chunks_by_index, position))
+
+    def __contains__(self, chunk: object) -> bool:
+        """Return whether a chunk has this text or, for a `Chunk`, the same text, metadata and title."""
+        if not isinstance(chunk, Chunk):
+            return any(other.text == chunk for other in self)
+        content = (chunk.text, chunk.metadata, chunk.title)
+        return any((other.text, other.metadata, other.title) == content for other in self)
+
+    @property
+    def metadata_keys(self) -> set[str]:
+        """The metadata keys of all chunks."""
+        return self._read(lambda _, segments: set(metadata_keys(segments) or ()))
+
+    def add(
+        self,
+        chunks: Iterable[str | Metadata | Chunk],
+        *,
+        blank: Blank = "error",
+    ) -> range:
+        """Add chunks, and return their positions, which follow all positions assigned before.
+
+        The cost depends on the added chunks, not on the size of the index. In a folder, a bucket or a cluster each call
+        writes a new shard, and small shards are merged: add many chunks with one call if possible.
+
+        Args:
+            chunks: as for `relevance_gen.ChunkIndex`; in a folder, a bucket or a cluster, metadata must be JSON.
+            blank: ``"error"`` rejects a blank chunk; ``"skip"`` leaves it out, but assigns its position.
+
+        Raises:
+            InvalidRequestError: a chunk is invalid; none was added.
+            EncoderError: the encoder failed; none was added.
+            OSError: the store does not answer; the chunks may have been added.
+        """
+        validated = read_chunks(chunks, blank=blank)
+        if validated.texts:
+            return self._add(validated)
+        n_positions = self._read(lambda n_positions, _: n_positions)
+        return range(n_positions, n_positions)
+
+    def remove(
+        self,
+        positions: Iterable[int] | None = None,
+        *,
+        where: Where | None = None,
+    ) -> int:
+        """Remove the chunks at the given positions, or all that pass a filter, and return their number.
+
+        Args:
+            positions: the positions.
+            where: a filter as in `search`, instead of positions: ``index.remove(where={"source": "a.txt"})``.
+
+        Raises:
+            InvalidRequestError: a position has no chunk, or `where` is invalid; none was removed.
+            ChunksMissingError: a shard of a cluster cannot be read; none was removed.
+            OSError: the store does not answer; the chunks may have been removed.
+        """
+        if isinstance(positions, Iterator | range):
+            positions = list(positions)  # a change that is tried again reads them again
+        return self._remove(partial(positions_to_remove, positions, where))
+
+
+def _explain(
+    params: SearchParams,
+    chunk: int,
+    stages: Sequence[RerankStage],
+    n_positions: int,
+    segments: Segments,
+) -> Explanation:
+    position = check_position("chunk", chunk, n_positions, segments)
+    return explain(params, position, segments, stages)
