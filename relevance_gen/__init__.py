@@ -159,6 +159,8 @@ _LAZY_MODULES = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "aio":
+        return importlib.import_module("relevance_gen.aio")
     if name not in _LAZY_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_LAZY_MODULES[name]), name)

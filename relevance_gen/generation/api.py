@@ -43,7 +43,7 @@ def generate(
     """
     refuse_fields_of_runner(fields)
     checked = as_request(request, fields)  # Before a model is loaded.
-    return _checked_runner(runner).generate(checked)
+    return runner_or_default(runner).generate(checked)
 
 
 def chat(
@@ -69,7 +69,7 @@ def chat(
         GenerationError: the model failed.
     """
     refuse_fields_of_runner(options)
-    return _checked_runner(runner).chat(messages, **options)
+    return runner_or_default(runner).chat(messages, **options)
 
 
 def refuse_fields_of_runner(names: Iterable[str]) -> None:
@@ -81,7 +81,13 @@ def refuse_fields_of_runner(names: Iterable[str]) -> None:
             )
 
 
-def _checked_runner(runner: Runner | None) -> Runner:
+def runner_or_default(runner: Runner | None) -> Runner:
+    """Return the runner that a caller passed, or the default runner if it is ``None``.
+
+    Raises:
+        InvalidRequestError: `runner` is neither.
+        ModelLoadError: the model of the default runner cannot be loaded.
+    """
     if runner is None:
         return default_runner()
     if not hasattr(runner, "generate"):

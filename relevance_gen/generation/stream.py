@@ -30,6 +30,13 @@ class TextPiece:
     part: ContentPart | None = None
 
 
+def text_piece(sample: int, text: str | ContentPart) -> TextPiece:
+    """Return the piece for what a runner passes to `on_text` or `on_part`."""
+    if isinstance(text, ContentPart):
+        return TextPiece(sample, text.text, text)
+    return TextPiece(sample, text)
+
+
 class TextStream(Iterator[TextPiece]):
     """The pieces of all samples of a request in order of arrival; then the response.
 
@@ -46,13 +53,7 @@ class TextStream(Iterator[TextPiece]):
         pieces: queue.SimpleQueue[TextPiece | None] = queue.SimpleQueue()
         self._pieces = pieces
 
-        def put(sample: int, text: str | ContentPart) -> None:
-            if isinstance(text, ContentPart):
-                pieces.put(TextPiece(sample, text.text, text))
-            else:
-                pieces.put(TextPiece(sample, text))
-
-        self._future = submit(put)
+        self._future = submit(lambda sample, text: pieces.put(text_piece(sample, text)))
         self._future.add_done_callback(lambda _: pieces.put(None))
 
     def __next__(self) -> TextPiece:
