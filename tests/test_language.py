@@ -168,7 +168,7 @@ def test_language_of_tests_is_within_ceiling(folder: str) -> None:
     assert rate(TEST_TEXTS[folder]) <= TEST_CEILING
 
 
-@pytest.mark.parametrize("folder", ["bench", "examples", "small_models", "tools", "training"])
+@pytest.mark.parametrize("folder", ["bench", "examples", "small_models", "tools"])
 def test_language_of_scripts_is_within_ceiling(folder: str) -> None:
     """The markers in docstrings and comments of scripts are at most their ceiling."""
     paths = sorted((ROOT / folder).rglob("*.py"))

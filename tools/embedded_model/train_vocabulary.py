@@ -1,6 +1,6 @@
 """Train the model's own vocabulary: byte-level BPE with GPT-2's split, saved as BUILD/vocabulary.json.
 
-    python training/train_vocabulary.py BUILD
+    python tools/embedded_model/train_vocabulary.py BUILD
 
 Token 0 begins every prompt, token 1 ends a text; the 256 bytes follow, then the merges.
 """

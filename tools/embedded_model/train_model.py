@@ -1,6 +1,6 @@
 """Train the model on the rows of rows.py, on the CPU, with checkpoints to resume from.
 
-    python training/train_model.py BUILD --steps 4000
+    python tools/embedded_model/train_model.py BUILD --steps 4000
 
 The rows come in the order of the stages, short ones first. Each of the workers, a process on one core, takes its own
 rows of a step; all of them then take the same step with the mean of their gradients. The learning rate rises, is level

@@ -1,6 +1,6 @@
 """Write the trained model as GGUF: Q8_0 for shipping, F32 to compare with PyTorch.
 
-python training/export_gguf.py BUILD relevance_gen/assets/embedded.gguf [--f32]
+python tools/embedded_model/export_gguf.py BUILD relevance_gen/assets/embedded.gguf [--f32]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Train the embedded encoding: byte-level BPE over the corpus, written in tiktoken's rank format.
 
-    python training/train_encoding.py BUILD relevance_gen/assets/embedded.tiktoken
+    python tools/embedded_model/train_encoding.py BUILD relevance_gen/assets/embedded.tiktoken
 
 Ranks 0-255 are the bytes in tiktoken's usual order, so that any string can be encoded; every later rank is a merge,
 in the order the trainer chose them. Training is deterministic: a second run writes the same file.

@@ -1,6 +1,6 @@
 """Cut the corpus's prose into clean English sentences for the model.
 
-    python training/prose.py BUILD
+    python tools/embedded_model/prose.py BUILD
 
 writes `BUILD/prose/{train,held_out}.txt`: one sentence a line, a blank line between paragraphs; and `words.txt`, a word
 a line. Every fiftieth document of running text, and every fiftieth line of the dictionary, is held out. A third of the

@@ -1,6 +1,6 @@
 r"""Make the model's training rows from the prose: running text, and "context, question, sentence" examples.
 
-    python training/rows.py BUILD [--stage NAME]
+    python tools/embedded_model/rows.py BUILD [--stage NAME]
 
 writes `BUILD/examples/{short,medium,long}.npz`: `tokens` (rows x length, uint16) and `kinds` (uint8), the kind of each
 token for the loss. An example is

@@ -1,6 +1,6 @@
 """Check that llama.cpp computes from the GGUF what PyTorch computes from the checkpoint.
 
-    python training/check_gguf.py BUILD
+    python tools/embedded_model/check_gguf.py BUILD
 
 Exports F32 and Q8_0 from the last checkpoint and compares tokens on held-out and odd strings, and logits on held-out
 text.
