@@ -1,10 +1,11 @@
 """Measure everything: ``python -m bench all [--quick] [--books FILE] [--judged DIR…] [--ngrams FILE…]``.
 
-About an hour on 4 quiet cores, half of it for the encoder; with ``--quick``, which only shows that everything works, at
-most ten minutes. In place of ``all`` some benches may be named; each runs alone, too, as ``python -m bench.NAME``, and
-explains its own options. Without a FILE the text is the source of Python's standard library; quality is measured only
-where judged collections are given. Each bench leaves its record in bench/results, of which ``make results`` makes
-tables and plots.
+About an hour on 4 quiet cores, half of it for the encoder; with ``--quick``, which only shows that
+everything works, at most ten minutes. In place of ``all`` some benches may be named; each runs
+alone, too, as ``python -m bench.NAME``, and explains its own options. Without a FILE the text is
+the source of Python's standard library; quality is measured only where judged collections are
+given. Each bench leaves its record in bench/results, of which ``make results`` makes tables and
+plots.
 """
 
 from __future__ import annotations

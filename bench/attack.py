@@ -28,7 +28,8 @@ from bench.recording import Record, add_quick
 
 MOST_CHUNKS = 200_000
 FLOOR_MIB = 48
-"""Memory allowed in addition to 12 bytes per byte: a block's arrays, and 160 bytes for each of 200,000 chunks."""
+"""Memory allowed in addition to 12 bytes per byte: a block's arrays, and 160 bytes for each of
+200,000 chunks."""
 CYRILLIC = [chr(0x430 + place) for place in range(32)]
 
 
@@ -213,7 +214,7 @@ print(resident_mib() - before_mib)
 """
 
 
-# ── The server ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The server ────────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen

@@ -26,7 +26,8 @@ from relevance_gen.text.chunking import sentences
 
 N_SOURCES = 10
 MIN_WORDS = 8
-"""Minimum words of a changed sentence; in Chinese, without spaces, four characters count as a word."""
+"""Minimum words of a changed sentence; in Chinese, without spaces, four characters count as a
+word."""
 CHANGES = ("1 word left out", "1 word replaced", "3 words replaced", "half of the words replaced")
 
 

@@ -1,7 +1,7 @@
 """Measure an index and a model on three nodes of a cluster on this machine: ``python -m bench.cluster``.
 
-All nodes share the cores of the machine, so only ratios are meaningful. What is compared is measured alternately, and
-medians are reported.
+All nodes share the cores of the machine, so only ratios are meaningful. What is compared is
+measured alternately, and medians are reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ N_SHARDS = 3
 N_SMALL_SHARDS = 32
 N_SMALL_INDEXES = 8
 N_LONG = 3000
-"""Characters of a prompt that is worth finding in a prefix cache: invented words, about 2 characters a token."""
+"""Characters of a prompt that is worth finding in a prefix cache: invented words, about 2
+characters a token."""
 
 
 def texts(n_chars: int) -> list[str]:
@@ -295,7 +296,8 @@ def main() -> None:
     add_quick(parser)
     parser.add_argument("--search", action="store_true", help="measure only indexes")
     args = parser.parse_args()
-    # Read when Ray is imported. Without it, Ray replaces 127.0.0.1 by the address that other machines see.
+    # Read when Ray is imported. Without it, Ray replaces 127.0.0.1 by the address that other
+    # machines see.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     from ray.cluster_utils import Cluster
 

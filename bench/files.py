@@ -1,9 +1,10 @@
 """Measure how well files are ranked: `python -m bench.files DIR…`, with judged questions to repositories.
 
-A DIR has ``files.jsonl.gz`` (``{path, text}`` a line) and ``tasks.json`` (``[{query, category, relevant: [path]}]``).
-Only code counts, and one result a file. The peers are given a file as one text, with its path in front, and the
-question as it is, but for ripgrep: files by the number of matches of any of the question's words, which its
-``--count-matches`` tells, counted here by the same rule.
+A DIR has ``files.jsonl.gz`` (``{path, text}`` a line) and ``tasks.json`` (``[{query, category,
+relevant: [path]}]``). Only code counts, and one result a file. The peers are given a file as one
+text, with its path in front, and the question as it is, but for ripgrep: files by the number of
+matches of any of the question's words, which its ``--count-matches`` tells, counted here by the
+same rule.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Measure generation against its bars: ``python -m bench.generation [PART…]``; about five minutes on 2 quiet cores.
 
-Models are made on first use, in bench/models. What is compared takes turns, round after round; a ratio is the median of
-the rounds' ratios. llama.cpp's own server takes part if ``--server`` or ``LLAMA_SERVER`` names its binary.
+Models are made on first use, in bench/models. What is compared takes turns, round after round; a
+ratio is the median of the rounds' ratios. llama.cpp's own server takes part if ``--server`` or
+``LLAMA_SERVER`` names its binary.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ Seconds = Callable[[], float]
 _clock: Seconds = time.perf_counter
 
 
-# ── What is measured ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── What is measured ──────────────────────────────────────────────────────────────────────────────
 
 
 def prompt_text(n_tokens: int, seed: int = 0) -> str:
@@ -246,7 +247,7 @@ def measure_sampling(record: Record) -> None:
         )
 
 
-# ── llama.cpp's own server ───────────────────────────────────────────────────────────────────────────────────────────
+# ── llama.cpp's own server ────────────────────────────────────────────────────────────────────────
 
 
 @contextlib.contextmanager
@@ -312,7 +313,7 @@ def server_seconds(n_requests: int) -> float:
         return timed(lambda: list(clients.map(ask, range(n_requests))))
 
 
-# ── The report ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The report ────────────────────────────────────────────────────────────────────────────────────
 
 
 def rounds(n: int, **contestants: Seconds) -> dict[str, list[float]]:

@@ -1,7 +1,7 @@
 """Search a sentence hidden in a long text of few authors: ``python -m bench.needle [--books FILE]``.
 
-The query has the words of the sentence, which is inserted in turn at evenly spread positions; the result is its rank at
-each position.
+The query has the words of the sentence, which is inserted in turn at evenly spread positions; the
+result is its rank at each position.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ _STYLE = """
 .plot .title { font-weight: 600; font-size: 15px }
 .plot .grid { stroke: currentColor; stroke-opacity: .2 }
 """
-"""A plot is embedded in a page and uses its text color. The line colors have a contrast of at least 3
-with the backgrounds of light and dark pages."""
+"""A plot is embedded in a page and uses its text color. The line colors have a contrast of at least
+3 with the backgrounds of light and dark pages."""
 _LEGEND_ROW = 18
 
 

@@ -1,13 +1,14 @@
 """Measure ranking quality on judged collections: ``python -m bench.quality DIR… [--peers] [--encoder] [--reranker]``.
 
-A DIR is a folder or file in one of the layouts of `bench.layouts`: BEIR's, SQuAD's or NPL's. Its kind is
-the part of its name before the first hyphen or dot; a language other than English is at the end: ``jsquad-ja.json``,
-``xquad.ar.json``. Chunks have titles; peers read ``title + " " + text``. Blank chunks are dropped, as are
-queries without a positive judgment. Means are also reported by kind. The measures are computed by ir_measures, which calls
-trec_eval.
+A DIR is a folder or file in one of the layouts of `bench.layouts`: BEIR's, SQuAD's or NPL's. Its
+kind is the part of its name before the first hyphen or dot; a language other than English is at the
+end: ``jsquad-ja.json``, ``xquad.ar.json``. Chunks have titles; peers read ``title + " " + text``.
+Blank chunks are dropped, as are queries without a positive judgment. Means are also reported by
+kind. The measures are computed by ir_measures, which calls trec_eval.
 
-With ``--encoder`` search uses an encoder too: a GGUF file, or all-MiniLM-L6-v2 if it is installed. Vectors
-are cached in the folder of ``--vectors``. With ``--reranker`` a reranker reads the 20 best lexical results.
+With ``--encoder`` search uses an encoder too: a GGUF file, or all-MiniLM-L6-v2 if it is installed.
+Vectors are cached in the folder of ``--vectors``. With ``--reranker`` a reranker reads the 20 best
+lexical results.
 """
 
 from __future__ import annotations

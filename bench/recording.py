@@ -1,7 +1,7 @@
 """Measurements of a benchmark as JSON, with machine, versions, commit and date.
 
-A bench opens a `Record` of its name, adds measurements, and at its end has `bench/results/NAME.json`. `bench.rendering`
-makes all tables and plots from these files.
+A bench opens a `Record` of its name, adds measurements, and at its end has
+`bench/results/NAME.json`. `bench.rendering` makes all tables and plots from these files.
 """
 
 from __future__ import annotations

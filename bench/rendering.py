@@ -1,12 +1,14 @@
 """Make tables, plots and the figures in the documentation from bench/results: ``python -m bench.rendering``.
 
-- ``bench/RESULTS.md`` has all measurements, and after each benchmark the notes in ``bench/results/NAME.md``.
+- ``bench/RESULTS.md`` has all measurements, and after each benchmark the notes in
+  ``bench/results/NAME.md``.
 - ``docs/pictures/performance-*.svg`` are the plots.
-- ``bench/figures.toml`` names the measurement of each figure in README.md and docs/, so that these can be read as they
-  are. A figure is updated with its present number of decimals.
-- A table of a record is written between ``<!-- table: quality :: nDCG@10 -->`` and ``<!-- end of table -->``; with
-  ``:: turned`` after the name, it is transposed.
-- Command, commit, machine and versions are written between ``<!-- origin: quality -->`` and ``<!-- end of origin -->``.
+- ``bench/figures.toml`` names the measurement of each figure in README.md and docs/, so that these
+  can be read as they are. A figure is updated with its present number of decimals.
+- A table of a record is written between ``<!-- table: quality :: nDCG@10 -->`` and ``<!-- end of
+  table -->``; with ``:: turned`` after the name, it is transposed.
+- Command, commit, machine and versions are written between ``<!-- origin: quality -->`` and ``<!--
+  end of origin -->``.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ def read(folder: Path = RESULTS) -> Results:
     }
 
 
-# ── Tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Tables ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def page(results: Results, folder: Path = RESULTS) -> str:
@@ -135,7 +137,7 @@ def _table(group: str, measurements: list[dict[str, Any]], *, is_turned: bool = 
     return "\n".join(lines) + "\n"
 
 
-# ── Plots ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Plots ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def plots(results: Results) -> dict[str, str]:
@@ -208,7 +210,7 @@ def _memory(record: dict[str, Any]) -> str:
     )
 
 
-# ── Figures in documents ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Figures in documents ──────────────────────────────────────────────────────────────────────────
 
 
 def documents() -> list[Path]:
@@ -231,7 +233,8 @@ def with_figures(text: str, results: Results, passages: Sequence[dict[str, Any]]
     """Return a document with tables and figures updated from the measurements.
 
     Raises:
-        LookupError: a measurement does not exist, or a passage does not occur exactly once in the document.
+        LookupError: a measurement does not exist, or a passage does not occur exactly once in the
+            document.
     """
     values = {
         " :: ".join(

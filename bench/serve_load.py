@@ -2,12 +2,13 @@
 
 Three bars, each a ratio within one run:
 
-large     one search of 20,000 chunks, 2 million tokens, over HTTP against the same call in process
-many      64 clients with bodies of 100 chunks: requests a second against one thread in process, and p99 against p50
-generate  16 generations at once over HTTP against the same in process
+large one search of 20,000 chunks, 2 million tokens, over HTTP against the same call in process many
+64 clients with bodies of 100 chunks: requests a second against one thread in process, and p99
+against p50 generate 16 generations at once over HTTP against the same in process
 
-A peer in the same run where it is installed: a FastAPI service around scikit-learn. Other servers of models are
-measured by `bench.peers`. The server's cache of indexes is off: every request is worked on in full.
+A peer in the same run where it is installed: a FastAPI service around scikit-learn. Other servers
+of models are measured by `bench.peers`. The server's cache of indexes is off: every request is
+worked on in full.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ BARS = {"large", "many", "generate"}
 HEADERS = {"Content-Type": "application/json", "X-API-Key": KEY}
 
 
-# ── What is sent ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── What is sent ──────────────────────────────────────────────────────────────────────────────────
 
 
 def make_chunks(n_chunks: int, n_words: int, seed: int) -> list[str]:
@@ -60,7 +61,7 @@ def body_of(chunks: list[str]) -> bytes:
     return json.dumps({"query": QUERY, "chunk_txts": chunks}).encode()
 
 
-# ── Servers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Servers ───────────────────────────────────────────────────────────────────────────────────────
 
 
 _pids: dict[int, int] = {}
@@ -165,7 +166,7 @@ if __name__ == "__main__":
 """
 
 
-# ── Clients ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Clients ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def request(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
@@ -205,7 +206,8 @@ def load(port: int, n_clients: int, seconds: float, bodies: list[bytes]) -> Load
 
 
 def _load(port: int, n_clients: int, seconds: float, bodies: list[bytes]) -> Load:
-    # Plain sockets and ready-made bytes: the load takes its processor time from the server it measures.
+    # Plain sockets and ready-made bytes: the load takes its processor time from the server it
+    # measures.
     head = "POST /search HTTP/1.1\r\nHost: localhost\r\n" + "".join(
         f"{name}: {value}\r\n" for name, value in HEADERS.items()
     )
@@ -266,7 +268,7 @@ class _Client:
         return time.perf_counter() - self._sent_s if head.startswith(b"HTTP/1.1 200") else -1
 
 
-# ── Bars ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Bars ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -335,7 +337,8 @@ def many(record: Record, seconds: float, rounds: int) -> None:
     record.add(
         group, "over HTTP / (cores × one thread)", statistics.median(shares), "×", at_least=0.7
     )
-    # A busy machine blurs rates more than processor time: while HTTP costs at most 1 / 0.7, the bar is within reach.
+    # A busy machine blurs rates more than processor time: while HTTP costs at most 1 / 0.7, the bar
+    # is within reach.
     started_s = time.process_time()
     for chunks in bodies_of_chunks:
         search(QUERY, chunks)

@@ -1,7 +1,8 @@
 """Measure search against its peers in one run: ``python -m bench.speed [--books FILE] [--ngrams FILE…]``.
 
-The whole job each time: from strings to the ten best chunks. All take turns, round after round, and what is reported
-is the median over the rounds; the ratio is the median of the rounds' ratios, so that noise that lasts hits both alike.
+The whole job each time: from strings to the ten best chunks. All take turns, round after round, and
+what is reported is the median over the rounds; the ratio is the median of the rounds' ratios, so
+that noise that lasts hits both alike.
 """
 
 from __future__ import annotations
@@ -313,7 +314,8 @@ def eight_words(chunks: list[str], n: int) -> list[str]:
 def compare_queries(record: Record, chunks: list[str], rounds: int) -> None:
     """Compare queries of an existing index: all distinct, and a few repeated.
 
-    The peer is bm25s as its documentation recommends it: English stop words, and stems by PyStemmer.
+    The peer is bm25s as its documentation recommends it: English stop words, and stems by
+    PyStemmer.
     """
     import bm25s as library
     import Stemmer

@@ -32,8 +32,9 @@ Number = TypeVar("Number", bound=np.number)
 class GrowingArray(Generic[Number]):
     """An array to which arrays are appended, of one dimension.
 
-    The capacity is doubled when it is used up. Capacity that has not been written takes no memory, because the operating
-    system allocates pages on first use. A list of arrays and `numpy.concatenate` would take the memory twice.
+    The capacity is doubled when it is used up. Capacity that has not been written takes no memory,
+    because the operating system allocates pages on first use. A list of arrays and
+    `numpy.concatenate` would take the memory twice.
 
     Args:
         dtype: type of the elements.

@@ -11,7 +11,8 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 _ENTRY_BYTES: Final = 400
-"""Approximate bytes that Python takes for a key, the object of its value and the dictionary entry."""
+"""Approximate bytes that Python takes for a key, the object of its value and the dictionary
+entry."""
 
 
 class LruCache(Generic[Value]):

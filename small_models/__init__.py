@@ -37,7 +37,8 @@ _STORY_PIECES = [
 _DIGITS = [f"{n:02d}".encode() for n in range(86)]
 
 BIGRAM_TOKENS: list[bytes] = [b"", b"", *_LETTERS, *_STORY_PIECES, *_DIGITS, b"\n", b"."]
-"""The text of each id: two control tokens, letters, 12 pieces of the story, two-digit numbers, newline, period."""
+"""The text of each id: two control tokens, letters, 12 pieces of the story, two-digit numbers,
+newline, period."""
 
 BOS, END = 0, 1
 LETTER_A = 2
@@ -49,8 +50,8 @@ STORY_LENGTH = len(_STORY_PIECES)
 def bigram_table() -> NDArray[np.float32]:
     """Return the logits of the next token, one row for each current token.
 
-    Most rows are broad and random; z is followed by the story's first piece, and each piece by the next. Nothing else
-    leads into the story: no draw could ever leave it.
+    Most rows are broad and random; z is followed by the story's first piece, and each piece by the
+    next. Nothing else leads into the story: no draw could ever leave it.
     """
     n_vocab = len(BIGRAM_TOKENS)
     table = np.random.default_rng(20).normal(0.0, 1.5, (n_vocab, n_vocab))

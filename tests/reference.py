@@ -21,7 +21,7 @@ PAIRS, TRIPLES, WORD = "pairs", "triples", "word"
 _stem = Stemmer.Stemmer("english").stemWord
 
 
-# ── Terms ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Terms ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def kind(character: str) -> str:
@@ -109,7 +109,7 @@ def identifier(word: str) -> list[str]:
     return [part.lower() for part in [word, *parts]] if parts else []
 
 
-# ── Matching ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Matching ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def stem(word: str) -> str:
@@ -171,7 +171,7 @@ def forms(word: str, vocabulary: set[str], stop: bool, english: bool) -> dict[st
     return {other: weight for other, weight in found.items() if weight} | own
 
 
-# ── Scores ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Scores ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def scores(

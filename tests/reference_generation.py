@@ -17,7 +17,8 @@ def distribution(
 ) -> Distribution:
     """Return the probability of each token as the next token after `generated`.
 
-    Bias → penalties → temperature → top_k → top_p → min_p, as requests have them. Ties: the lower id.
+    Bias → penalties → temperature → top_k → top_p → min_p, as requests have them. Ties: the lower
+    id.
     """
     scores = logits.astype(np.float64)
     for token, bias in request.logit_bias.items():

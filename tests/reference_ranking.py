@@ -9,7 +9,8 @@ import numpy as np
 class ReferenceBert:
     """A BERT with a pooler and a ranking head, as its file names them.
 
-    A file may have a second copy of the vocabulary: a token of it is the first copy's with the token type 1.
+    A file may have a second copy of the vocabulary: a token of it is the first copy's with the
+    token type 1.
     """
 
     def __init__(self, path, offset=0, epsilon=1e-12):

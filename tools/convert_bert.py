@@ -1,10 +1,11 @@
 """Turn a BERT of the Hugging Face layout into a GGUF file: ``python tools/convert_bert.py FOLDER OUTPUT.gguf``.
 
-For models whose ``config.json`` has ``"model_type": "bert"`` and whose weights are safetensors: all-MiniLM, bge, e5,
-gte and their like, and cross-encoders such as ms-marco-MiniLM. Other families are converted by llama.cpp's own
-``convert_hf_to_gguf.py``, as are these, but for cross-encoders: of those it drops the pooler, and llama.cpp gives every
-token the type 0, also those of the text, which have the type 1. So the file has a second copy of the vocabulary, whose
-vectors have the difference of the two types added, and `relevance_gen.Reranker` reads the text in its tokens.
+For models whose ``config.json`` has ``"model_type": "bert"`` and whose weights are safetensors:
+all-MiniLM, bge, e5, gte and their like, and cross-encoders such as ms-marco-MiniLM. Other families
+are converted by llama.cpp's own ``convert_hf_to_gguf.py``, as are these, but for cross-encoders: of
+those it drops the pooler, and llama.cpp gives every token the type 0, also those of the text, which
+have the type 1. So the file has a second copy of the vocabulary, whose vectors have the difference
+of the two types added, and `relevance_gen.Reranker` reads the text in its tokens.
 
 It needs the package `gguf`, and neither PyTorch nor transformers.
 """
@@ -59,10 +60,12 @@ def convert(folder: Path, output: Path, *, kind: str = "f16", pooling: str | Non
     """Write the model of `folder` to `output`.
 
     Args:
-        folder: holds ``config.json``, ``model.safetensors``, and ``vocab.txt`` or ``tokenizer.json``.
+        folder: holds ``config.json``, ``model.safetensors``, and ``vocab.txt`` or
+            ``tokenizer.json``.
         output: the GGUF file.
         kind: the type of the matrices, a key of `TYPES`.
-        pooling: a key of `POOLINGS`; None reads it from the files of sentence-transformers. A cross-encoder has none.
+        pooling: a key of `POOLINGS`; None reads it from the files of sentence-transformers. A
+            cross-encoder has none.
 
     Raises:
         ValueError: the model is of another family, or its pooling is not known.
@@ -137,7 +140,7 @@ def _pooling(folder: Path) -> str:
     return chosen[0]
 
 
-# ── The vocabulary ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The vocabulary ────────────────────────────────────────────────────────────────────────────────
 
 
 def _add_vocabulary(
@@ -190,7 +193,7 @@ def _tokens(folder: Path) -> list[str]:
     return sorted(numbers, key=numbers.__getitem__)
 
 
-# ── The weights ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The weights ───────────────────────────────────────────────────────────────────────────────────
 
 
 def _tensors(path: Path) -> dict[str, NDArray[np.float32]]:

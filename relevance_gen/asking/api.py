@@ -243,10 +243,10 @@ def ask(*args: Any, **options: Any) -> Answer:  # noqa: D417 - those of ask_stre
         chat_template: a Jinja template instead of the one in the model's file.
         template_variables: further variables of the template; ``enable_thinking`` is false by
             default.
-        options: all options of `search` except ``spans``; with ``encoder=None`` the encoder of the index
-            is used. Also all fields of a `GenerationRequest` except ``text``. The default of ``temperature`` is 0,
-            that of ``max_tokens`` 512 for a chat model and 128 for other models. At most half of
-            the context is reserved for the answer.
+        options: all options of `search` except ``spans``; with ``encoder=None`` the encoder of the
+            index is used. Also all fields of a `GenerationRequest` except ``text``. The default of
+            ``temperature`` is 0, that of ``max_tokens`` 512 for a chat model and 128 for other
+            models. At most half of the context is reserved for the answer.
 
     Returns:
         The answer, with the sources in the prompt. If the search finds no answer, ``found`` is

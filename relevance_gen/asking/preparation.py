@@ -25,8 +25,8 @@ from relevance_gen.types import SearchResponse
 _CHAT_MAX_TOKENS = 512
 _COMPLETION_MAX_TOKENS = 128
 _SEVERAL_PASSAGES_TOKENS = 128
-"""Longest prompt of more than one passage where a model follows no instructions: the embedded one finds the right
-sentence best among very few."""
+"""Longest prompt of more than one passage where a model follows no instructions: the embedded one
+finds the right sentence best among very few."""
 _FRAME_BYTES = 2048
 """Upper bound of the bytes that a template adds to a message."""
 

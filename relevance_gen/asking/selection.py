@@ -11,7 +11,8 @@ from relevance_gen.generation.queue.request import MAX_CHOICES, MAX_GRAMMAR_CHAR
 from relevance_gen.text.chunking import sentences
 
 Fits: TypeAlias = Callable[[Sequence[Source]], bool]
-"""Whether a prompt with these sources fits; then a prompt with fewer or shorter sources fits too."""
+"""Whether a prompt with these sources fits; then a prompt with fewer or shorter sources fits
+too."""
 
 _MAX_TRIED = 100
 """Sources that are tried after the first that does not fit; the model counts each of them."""

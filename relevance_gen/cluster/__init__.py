@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from relevance_gen.cluster.generation.runner import ClusterRunner
     from relevance_gen.cluster.search.index import ClusterIndex
 
-# Ray reads these when it is imported. Without the second variable, Ray ends every process a minute after the cluster's head
-# has died. Without the third variable, the actors of a cluster that starts here have a lower priority than other processes.
+# Ray reads these when it is imported. Without the second variable, Ray ends every process a minute
+# after the cluster's head has died. Without the third variable, the actors of a cluster that starts
+# here have a lower priority than other processes.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(10 * 365 * 24 * 3600))
 os.environ.setdefault("RAY_worker_niceness", "0")

@@ -17,8 +17,8 @@ from relevance_gen.errors import ClusterError, TimedOutError
 START_S: Final = 600.0
 """Seconds within which an actor must start, even if hundreds of others start at the same time."""
 SILENT_S: Final = 6.0
-"""Seconds without a ping response after which a process is considered hung or disconnected. A process that pauses
-while its virtual machine is migrated is silent for less."""
+"""Seconds without a ping response after which a process is considered hung or disconnected. A
+process that pauses while its virtual machine is migrated is silent for less."""
 _N_WAITS: Final = 12
 HEALTH: Final = "health"
 """The concurrency group of calls that an actor answers while calls of other groups run."""
@@ -31,7 +31,8 @@ class SilentError(ClusterError):
 class Actor:
     """Methods of all actors of this library.
 
-    `groups` are the actor's concurrency groups: the number of calls of each group that run at the same time.
+    `groups` are the actor's concurrency groups: the number of calls of each group that run at the
+    same time.
     """
 
     groups: ClassVar[dict[str, int]] = {HEALTH: 2}

@@ -30,7 +30,8 @@ def connect(address: str | None) -> None:
 
     Raises:
         InvalidRequestError: the address is invalid.
-        ClusterError: no cluster answers, it cannot be joined, or this process is in another cluster.
+        ClusterError: no cluster answers, it cannot be joined, or this process is in another
+            cluster.
     """
     if address is not None and (not isinstance(address, str) or not address or "://" in address):
         allowed = '"auto", "local" or the HOST:PORT of a cluster\'s head'

@@ -30,8 +30,8 @@ class Node:
 def living_nodes() -> list[Node]:
     """Return the nodes that are alive, in the order of their ids; empty without a connection.
 
-    The cluster detects the death of a node after some seconds.
-    Nodes without CPUs and GPUs, such as a head that only coordinates, are left out unless all nodes are of this kind.
+    The cluster detects the death of a node after some seconds. Nodes without CPUs and GPUs, such as
+    a head that only coordinates, are left out unless all nodes are of this kind.
     """
     if not ray.is_initialized():  # `ray.nodes` would start a cluster
         return []

@@ -26,8 +26,8 @@ Kind: TypeAlias = Literal["query", "passage"]
 """The role of a text; many models expect a prefix that names it."""
 
 _PASSAGE_TOKENS: Final = 256
-"""Tokens of a passage. Measured: 128 rank worse, and so does a model's full context, usually 512; see
-docs/measurements.md."""
+"""Tokens of a passage. Measured: 128 rank worse, and so does a model's full context, usually 512;
+see docs/measurements.md."""
 
 
 class Prefixes(NamedTuple):
@@ -39,7 +39,8 @@ class Prefixes(NamedTuple):
 
 _INSTRUCTION: Final = "Represent this sentence for searching relevant passages: "
 _KNOWN_PREFIXES: Final = (
-    # The first pattern that matches the file's name is used. Sources: the model cards on the Hugging Face hub.
+    # The first pattern that matches the file's name is used. Sources: the model cards on the
+    # Hugging Face hub.
     (r"e5-mistral|e5.*instruct|qwen3-embedding", Prefixes("Instruct: Given a question, retrieve passages that answer "
                                                           "it\nQuery: ")),
     (r"(^|[^a-z0-9])e5-", Prefixes("query: ", "passage: ")),
@@ -55,20 +56,23 @@ _KNOWN_PREFIXES: Final = (
 class Encoder(SharedModel["Embedder"]):
     """A GGUF embedding model that computes vectors of texts, in a separate thread that many callers share.
 
-    Texts with similar meaning have vectors with a dot product, which is the cosine, near 1. A vector is bit-identical
-    regardless of the other texts and the number of threads, for the same build of llama.cpp on the same kind of
-    processor. Thread-safe. Jobs are interleaved text by text, so a small job does not wait until a large job is finished. A
-    copy is the same encoder; unpickling loads the model again.
+    Texts with similar meaning have vectors with a dot product, which is the cosine, near 1. A
+    vector is bit-identical regardless of the other texts and the number of threads, for the same
+    build of llama.cpp on the same kind of processor. Thread-safe. Jobs are interleaved text by
+    text, so a small job does not wait until a large job is finished. A copy is the same encoder;
+    unpickling loads the model again.
 
     Args:
-        model: a GGUF file whose metadata names a pooling (BERT and its family, or any other embedding model); or with
-            the extra ``hub`` a repository on the Hugging Face hub, ``"owner/name"`` or ``"owner/name:Q8_0"``.
-        n_ctx: maximum tokens of a text; a longer text is truncated. By default 1,024, or the model's training length if
-            that is less. Memory grows with its square.
-        n_threads: CPU threads; by default the number of physical cores, reduced automatically when fewer threads are
-            faster; one for a model smaller than 8 MiB.
+        model: a GGUF file whose metadata names a pooling (BERT and its family, or any other
+            embedding model); or with the extra ``hub`` a repository on the Hugging Face hub,
+            ``"owner/name"`` or ``"owner/name:Q8_0"``.
+        n_ctx: maximum tokens of a text; a longer text is truncated. By default 1,024, or the
+            model's training length if that is less. Memory grows with its square.
+        n_threads: CPU threads; by default the number of physical cores, reduced automatically when
+            fewer threads are faster; one for a model smaller than 8 MiB.
         n_gpu_layers: layers on the GPU, -1 for all; by default all if there is a GPU.
-        query_prefix: the prefix of queries, such as ``"query: "``; by default that of the model, if its name is known.
+        query_prefix: the prefix of queries, such as ``"query: "``; by default that of the model, if
+            its name is known.
         passage_prefix: the prefix of passages; the same default.
 
     Raises:
@@ -78,8 +82,9 @@ class Encoder(SharedModel["Embedder"]):
     Attributes:
         n_dims: components of each vector.
         n_ctx, query_prefix, passage_prefix: the arguments, or their defaults.
-        passage_tokens: maximum tokens of a passage in a search: with its prefix and the tokens around it 256, or
-            `n_ctx` if that is less. The vector of a longer passage represents each part of it less well.
+        passage_tokens: maximum tokens of a passage in a search: with its prefix and the tokens
+            around it 256, or `n_ctx` if that is less. The vector of a longer passage represents
+            each part of it less well.
         pooling: how the vectors of tokens are combined: ``"mean"``, ``"cls"`` or ``"last"``.
     """
 
@@ -113,7 +118,7 @@ class Encoder(SharedModel["Embedder"]):
         n_around = self._model.n_around + self.count_tokens(self.passage_prefix)
         self.passage_tokens = max(1, min(_PASSAGE_TOKENS, self.n_ctx) - n_around)
 
-    # ── Encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Encoding ──────────────────────────────────────────────────────────────────────────────────
 
     def encode(
         self,
@@ -126,7 +131,8 @@ class Encoder(SharedModel["Embedder"]):
 
         Args:
             texts: strings, in any iterable.
-            kind: ``"query"`` or ``"passage"`` adds the prefix of that kind to each text; None adds none.
+            kind: ``"query"`` or ``"passage"`` adds the prefix of that kind to each text; None adds
+                none.
             progress: called with (finished texts, all texts) in this thread; True shows a bar.
 
         Raises:
@@ -175,7 +181,7 @@ class Encoder(SharedModel["Embedder"]):
 
         return Job(texts, Embeddings(vectors, n_tokens), process)
 
-    # ── The model ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The model ─────────────────────────────────────────────────────────────────────────────────
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -1,6 +1,7 @@
 """A queue of jobs for one model, served round-robin, one text of each job at a time.
 
-A single query therefore waits for one text of each earlier job, and not for an index of 20,000 chunks.
+A single query therefore waits for one text of each earlier job, and not for an index of 20,000
+chunks.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Job(Generic[Outcome]):
     Attributes:
         texts: the texts.
         outcome: arrays that `process` fills, the result of the future.
-        process: called with the model; processes a text or a part of a text, and yields the number of finished texts.
+        process: called with the model; processes a text or a part of a text, and yields the number
+            of finished texts.
         n_done: finished texts.
         future: the future of `outcome`.
     """
@@ -105,8 +107,8 @@ class Jobs:
         self.check_here()
         with self._changed:
             if self.closed is not None:
-                # A new error each time: one object raised repeatedly would keep the texts of all callers alive in its
-                # traceback.
+                # A new error each time: one object raised repeatedly would keep the texts of all
+                # callers alive in its traceback.
                 raise self.failure(str(self.closed)) from self.closed.__cause__
             self._waiting.append(job)
             self._changed.notify()

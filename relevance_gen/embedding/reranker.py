@@ -33,21 +33,26 @@ class Scores(NamedTuple):
 class Reranker(SharedModel["CrossEncoder"]):
     """A GGUF reranker that scores a query and a text together, in a separate thread that many callers share.
 
-    A score is bit-identical regardless of the other texts and the number of threads, for the same build of llama.cpp on
-    the same kind of processor. A file with which llama.cpp would compute wrong scores is rejected. Thread-safe. Jobs
-    are interleaved text by text, so a small job does not wait until a large job is finished. A copy is the same reranker;
-    unpickling loads the model again.
+    A score is bit-identical regardless of the other texts and the number of threads, for the same
+    build of llama.cpp on the same kind of processor. A file with which llama.cpp would compute
+    wrong scores is rejected. Thread-safe. Jobs are interleaved text by text, so a small job does
+    not wait until a large job is finished. A copy is the same reranker; unpickling loads the model
+    again.
 
     Args:
-        model: a GGUF file of a cross-encoder, of Qwen3-Reranker, or of any generative model; or with the extra ``hub``
-            a repository on the Hugging Face hub, ``"owner/name"`` or ``"owner/name:Q8_0"``.
-        n_ctx: maximum tokens of query and text together. A longer text is split into passages, and its score is that of
-            its best passage; a query is truncated to half of `n_ctx`. By default 1,024, or the model's training length
-            if that is less. Memory grows with its square.
+        model: a GGUF file of a cross-encoder, of Qwen3-Reranker, or of any generative model; or
+            with the extra ``hub`` a repository on the Hugging Face hub, ``"owner/name"`` or
+            ``"owner/name:Q8_0"``.
+        n_ctx: maximum tokens of query and text together. A longer text is split into passages, and
+            its score is that of its best passage; a query is truncated to half of `n_ctx`. By
+            default 1,024, or the model's training length if that is less. Memory grows with its
+            square.
         n_threads, n_gpu_layers: see `Encoder`.
-        template: the prompt of a generative reranker, with ``{query}`` and ``{document}``, which ends where the model
-            must answer yes or no; by default that of the file, or that of Qwen3-Reranker for this model.
-        answers: the words for yes and no of a generative reranker, each one token of its vocabulary.
+        template: the prompt of a generative reranker, with ``{query}`` and ``{document}``, which
+            ends where the model must answer yes or no; by default that of the file, or that of
+            Qwen3-Reranker for this model.
+        answers: the words for yes and no of a generative reranker, each one token of its
+            vocabulary.
 
     Raises:
         ModelLoadError: the model cannot be loaded, does not rank, or would compute wrong scores.

@@ -105,8 +105,8 @@ def read_file(path: str, *, follow: bool) -> FileContent:
     """Read a file of at most `MAX_BYTES`; a link is followed only if `follow`.
 
     The fingerprint is None if it does not identify the content: the time of the last change is from
-    the kernel's clock and cannot be set, but a second change within the same tick does not alter it,
-    and a change during the read may or may not be part of the content.
+    the kernel's clock and cannot be set, but a second change within the same tick does not alter
+    it, and a change during the read may or may not be part of the content.
     """
     now_ns = time.time_ns()
     try:

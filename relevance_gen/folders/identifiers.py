@@ -43,7 +43,8 @@ _TEST_FILES: Final = re.compile(
     r"|.*[a-z0-9](?:Tests?|TestCase|Spec|Suite)\.(?:java|kt|cs|scala|swift|php|hs|cpp)"
     r"|test[-_].*\.(?:h|hpp|js|ts)|.*\.bats"
 )
-"""Names of tests as each language has them by custom: `test_functions.bash` and `testing.py` are sources."""
+"""Names of tests as each language has them by custom: `test_functions.bash` and `testing.py` are
+sources."""
 
 _TYPES: Final = (
     "class|struct|interface|trait|enum|protocol|module|defmodule|defprotocol|record|object|type|typealias|typedef|union"

@@ -25,9 +25,10 @@ def generate(
     """Continue a text with a language model: ``generate("Once upon a time", max_tokens=16)``.
 
     Args:
-        request: the text, a `GenerationRequest`, or a mapping of its fields; only ``text`` is required.
-        runner: by default a runner that the first call creates and the process keeps, with the model named in
-            ``RELEVANCE_GEN_MODEL``, else the embedded model.
+        request: the text, a `GenerationRequest`, or a mapping of its fields; only ``text`` is
+            required.
+        runner: by default a runner that the first call creates and the process keeps, with the
+            model named in ``RELEVANCE_GEN_MODEL``, else the embedded model.
         fields: fields of a `GenerationRequest`; they override the fields of `request`.
 
     Returns:
@@ -55,9 +56,12 @@ def chat(
     """Generate the next turn of a conversation: ``chat([{"role": "user", "content": "Hello!"}], max_tokens=100)``.
 
     Args:
-        messages: objects with ``role`` and ``content``, and other fields that the model's template uses.
-        runner: as in `generate`; if the model's file lacks a chat template, `options` must contain a template.
-        options: ``chat_template``, ``template_variables`` and fields of a request; see `Runner.submit_chat`.
+        messages: objects with ``role`` and ``content``, and other fields that the model's template
+            uses.
+        runner: as in `generate`; if the model's file lacks a chat template, `options` must contain
+            a template.
+        options: ``chat_template``, ``template_variables`` and fields of a request; see
+            `Runner.submit_chat`.
 
     Returns:
         The next turn; ``prompt`` is the rendered conversation.

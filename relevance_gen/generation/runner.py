@@ -1,6 +1,7 @@
 """A runner: accepts requests from any thread, returns futures and streams, and generates in worker threads.
 
-The module is long because it documents every method of one public class; the methods delegate to other modules.
+The module is long because it documents every method of one public class; the methods delegate to
+other modules.
 """
 
 from __future__ import annotations
@@ -78,11 +79,15 @@ class Runner:
     """A model that generates for many callers at once, in one thread, or in one thread per device. Thread-safe.
 
     Args:
-        model: a GGUF file; with the extra ``hub`` also a repository of the Hugging Face hub, ``"owner/name"`` or
-            ``"owner/name:Q8_0"``; by default the model named in ``RELEVANCE_GEN_MODEL``, else the embedded model.
-        devices: GPU indexes from 0; each GPU gets the whole model and a worker of its own. By default one worker.
-        max_queue: samples of one client that may wait, at least 1; at this limit `submit` raises `OverloadedError`.
-        prefix_cache_bytes: memory of each worker for computed prompts of recent requests; 0 disables the prefix cache.
+        model: a GGUF file; with the extra ``hub`` also a repository of the Hugging Face hub,
+            ``"owner/name"`` or ``"owner/name:Q8_0"``; by default the model named in
+            ``RELEVANCE_GEN_MODEL``, else the embedded model.
+        devices: GPU indexes from 0; each GPU gets the whole model and a worker of its own. By
+            default one worker.
+        max_queue: samples of one client that may wait, at least 1; at this limit `submit` raises
+            `OverloadedError`.
+        prefix_cache_bytes: memory of each worker for computed prompts of recent requests; 0
+            disables the prefix cache.
         wait: wait until the model is loaded; otherwise return at once and load in the background.
         **options: options of `ModelOptions`.
 
@@ -160,21 +165,23 @@ class Runner:
 
         Args:
             request: the text to continue, a `GenerationRequest`, or a mapping of its fields.
-            on_text: called with sample index and text while the text is generated: complete characters, and no part of a
-                stop string. It runs in the thread of a model, so it must return quickly; an exception that it raises fails
-                this request.
+            on_text: called with sample index and text while the text is generated: complete
+                characters, and no part of a stop string. It runs in the thread of a model, so it
+                must return quickly; an exception that it raises fails this request.
             context: options set by the calling code.
             fields: fields of a `GenerationRequest`; they override the fields of `request`.
 
         Returns:
-            A future. Its `cancel()` works until the response is complete; the slots of the request are then free at the
-            next step, and waiting for the future raises `concurrent.futures.CancelledError`.
+            A future. Its `cancel()` works until the response is complete; the slots of the request
+            are then free at the next step, and waiting for the future raises
+            `concurrent.futures.CancelledError`.
 
         Raises:
-            InvalidRequestError: a field is wrong, the stop strings are too long, or there are too many EOS tokens. Errors
-                that depend on the model fail the future instead.
+            InvalidRequestError: a field is wrong, the stop strings are too long, or there are too
+                many EOS tokens. Errors that depend on the model fail the future instead.
             OverloadedError: too many samples wait already.
-            RunnerClosedError: the runner is closed, has failed, or belongs to the process this one was forked from.
+            RunnerClosedError: the runner is closed, has failed, or belongs to the process this one
+                was forked from.
         """
         request = as_request(request, fields)
         self._check_not_forked()
@@ -230,16 +237,20 @@ class Runner:
         Rendering takes milliseconds, and at most 5 seconds.
 
         Args:
-            messages: objects with ``role`` and ``content``, and other fields that the template uses; see `ChatMessage`.
-            tools: tools that the model may call: `ToolDefinition` values, or objects in OpenAI's format.
-            tool_choice: ``"auto"``, ``"none"``, ``"required"``, or an object in OpenAI's format that names tools.
+            messages: objects with ``role`` and ``content``, and other fields that the template
+                uses; see `ChatMessage`.
+            tools: tools that the model may call: `ToolDefinition` values, or objects in OpenAI's
+                format.
+            tool_choice: ``"auto"``, ``"none"``, ``"required"``, or an object in OpenAI's format
+                that names tools.
             parallel_tool_calls: whether a turn may have several tool calls.
             chat_template: a Jinja template instead of the template in the model's file.
             template_variables: further variables of the template, such as ``enable_thinking``.
-            continues: continue the last message, which is the model's own, instead of starting a new turn.
+            continues: continue the last message, which is the model's own, instead of starting a
+                new turn.
             on_part: called like ``on_text`` of `submit`, with sample index and `ContentPart`.
-            fields: fields of a `GenerationRequest` except ``text``; the tokens that end a turn of this model are added to
-                ``eos_token_ids``.
+            fields: fields of a `GenerationRequest` except ``text``; the tokens that end a turn of
+                this model are added to ``eos_token_ids``.
 
         Raises:
             InvalidRequestError: a field is wrong, or no template accepts these messages.
@@ -388,8 +399,8 @@ class Runner:
 
         Args:
             drain: finish accepted requests first; otherwise they fail with `RunnerClosedError`.
-            timeout_s: maximum time for that in seconds; requests that are not finished by then fail. A thread that is
-                still in a callback 5 seconds later is abandoned.
+            timeout_s: maximum time for that in seconds; requests that are not finished by then
+                fail. A thread that is still in a callback 5 seconds later is abandoned.
         """
         if self._queue.forked:
             return

@@ -20,8 +20,8 @@ class TextPiece:
 
     Attributes:
         sample: index of the sample.
-        text: text that continues the previous pieces of the sample; for a tool call a piece of its arguments. It is empty
-            only in the first piece of a tool call.
+        text: text that continues the previous pieces of the sample; for a tool call a piece of its
+            arguments. It is empty only in the first piece of a tool call.
         part: for a conversation, the content part that this piece continues; otherwise ``None``.
     """
 
@@ -40,8 +40,8 @@ def text_piece(sample: int, text: str | ContentPart) -> TextPiece:
 class TextStream(Iterator[TextPiece]):
     """The pieces of all samples of a request in order of arrival; then the response.
 
-    Iteration raises the error that the request failed with, or `RequestCancelledError` after `cancel`. A stream that is
-    garbage-collected before its end cancels its request.
+    Iteration raises the error that the request failed with, or `RequestCancelledError` after
+    `cancel`. A stream that is garbage-collected before its end cancels its request.
 
     Attributes:
         response: the response; ``None`` until iteration has ended.
@@ -49,7 +49,8 @@ class TextStream(Iterator[TextPiece]):
 
     def __init__(self, submit: Callable[[OnText], Future[GenerationResponse]]) -> None:
         self.response: GenerationResponse | None = None
-        # The callbacks refer to the queue only, because the runner must not keep a dropped stream alive.
+        # The callbacks refer to the queue only, because the runner must not keep a dropped stream
+        # alive.
         pieces: queue.SimpleQueue[TextPiece | None] = queue.SimpleQueue()
         self._pieces = pieces
 

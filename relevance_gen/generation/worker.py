@@ -37,8 +37,8 @@ class RequestSource(Protocol):
 class Worker(ModelThread):
     """A thread with a model and an engine, which serves the requests of a queue.
 
-    Create all workers of a queue before any of them is started, because the last worker that leaves closes the queue. The
-    thread loads the model.
+    Create all workers of a queue before any of them is started, because the last worker that leaves
+    closes the queue. The thread loads the model.
 
     Args:
         queue: source of requests.

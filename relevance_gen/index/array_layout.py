@@ -1,6 +1,7 @@
 """Describe the arrays of a segment once, for saving, checking, merging and counting bytes.
 
-An array has one element for each item along its axis, for example a chunk or a term; an array of bounds has one more.
+An array has one element for each item along its axis, for example a chunk or a term; an array of
+bounds has one more.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from attrs import frozen
 from relevance_gen.index.array_file import Array
 
 _Rule: TypeAlias = Callable[[Array, int], bool]
-"""Returns whether the elements of an array are valid, given the size of the axis that they refer to."""
+"""Returns whether the elements of an array are valid, given the size of the axis that they refer
+to."""
 
 
 def _ascend(array: Array, _: int) -> bool:
@@ -52,7 +54,8 @@ class ArraySpec:
         name: its name in a saved file.
         type: its numpy type in a saved file.
         axis: the items that it has an element for.
-        path: its attribute of a segment, as ``postings.lexicon.ids``; "" for the texts, metadata and titles of chunks.
+        path: its attribute of a segment, as ``postings.lexicon.ids``; "" for the texts, metadata
+            and titles of chunks.
         rule: checks its elements; None if any are valid.
         refers_to: the axis that its elements are offsets or ordinals of; "" for none.
         is_bounds: whether it has one element more than its axis.

@@ -43,7 +43,8 @@ _HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIN_CHARS_PER_OCCURRENCE: Final = 4
 """Most texts have at least this many characters per occurrence of a term."""
 _TIER_RATIO: Final = 4
-"""A segment is merged with the segment before it unless that is more than this many times as large."""
+"""A segment is merged with the segment before it unless that is more than this many times as
+large."""
 _N_ID_RANGES: Final = 16
 """The counts of the pieces of a long chunk are added range by range of ids, to bound the memory."""
 
@@ -87,10 +88,12 @@ def build(
     Args:
         chunks: the chunks, N of them, none blank.
         positions: position of each chunk in its index, ascending, shape (N,).
-        keep_occurrences: whether to store the term of each occurrence. One-shot search does not: it tokenizes the few
-            candidates again.
-        prefix_bucket_filter: the prefix buckets whose terms get postings, shape (N_PREFIX_BUCKETS,); None for all.
-        progress: called after each block with the number of chunks done and the number of all chunks.
+        keep_occurrences: whether to store the term of each occurrence. One-shot search does not: it
+            tokenizes the few candidates again.
+        prefix_bucket_filter: the prefix buckets whose terms get postings, shape
+            (N_PREFIX_BUCKETS,); None for all.
+        progress: called after each block with the number of chunks done and the number of all
+            chunks.
     """
     texts = chunks.indexed_texts
     n_chunks = len(texts)
@@ -270,7 +273,8 @@ def _english_margin(
     """
     marker_ids = _marker_ids()
     sign = np.repeat([1, -1], [len(ENGLISH_MARKERS), len(OTHER_MARKERS)])
-    # The counts ascend by bucket, so their markers are found by bucket; other terms of the bucket count 0.
+    # The counts ascend by bucket, so their markers are found by bucket; other terms of the bucket
+    # count 0.
     rows, n_rows = find_all(buckets(counts.ids), buckets(marker_ids))
     is_marker = counts.ids[rows] == np.repeat(marker_ids, n_rows)
     margin = counts.tf[rows] * np.repeat(sign, n_rows) * is_marker
@@ -283,7 +287,7 @@ def _marker_ids() -> Ids:
     return tokenize([*ENGLISH_MARKERS, *OTHER_MARKERS], toneless=False).ids
 
 
-# ── Merging ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Merging ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def merge(segments: Sequence[Segment]) -> Segment:

@@ -71,8 +71,8 @@ def soft_clip_to_one(ratios: Floats) -> Floats:
         s(r) = r                                  for r ≤ knee
         s(r) = 1 − (1 − knee) / (1 + r − knee)    for r > knee
 
-    A chunk that repeats the query can score above a chunk that equals the query. If ratios were clipped at 1, such
-    chunks would tie.
+    A chunk that repeats the query can score above a chunk that equals the query. If ratios were
+    clipped at 1, such chunks would tie.
     """
     is_above = ratios > _KNEE
     if not is_above.any():

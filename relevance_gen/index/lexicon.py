@@ -1,7 +1,7 @@
 """Hold the distinct terms of the given chunks, and values that queries derive from them: stems, prefixes and n-grams.
 
-Derived values are computed when they are first read, for all terms or for all terms of one prefix bucket at once: a
-query compares many terms, and an index answers many queries.
+Derived values are computed when they are first read, for all terms or for all terms of one prefix
+bucket at once: a query compares many terms, and an index answers many queries.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from relevance_gen.text.term_hashes import (
 )
 
 DERIVED_BYTES_PER_TERM: Final = 26
-"""Maximum bytes of the values derived from a term: stem, number of letters, prefix and its ordinal, number of chunks of
-a sample that have the term, and whether it can be inflected."""
+"""Maximum bytes of the values derived from a term: stem, number of letters, prefix and its ordinal,
+number of chunks of a sample that have the term, and whether it can be inflected."""
 _BATCH_TERMS: Final = 1 << 13
 """Number of terms that are decoded at once, which bounds the memory for large lexicons."""
 _NGRAM_LETTERS: Final = 4
@@ -68,9 +68,10 @@ class Lexicon:
 
     Attributes:
         ids: ids of the terms, ascending, shape (V,).
-        spelling: spellings in folded UTF-8, each followed by a line end; at most the first `MAX_SPELLING_BYTES` bytes
-            of a term.
-        spelling_first: offset of each spelling in `spelling`, and the size of `spelling`, shape (V + 1,).
+        spelling: spellings in folded UTF-8, each followed by a line end; at most the first
+            `MAX_SPELLING_BYTES` bytes of a term.
+        spelling_first: offset of each spelling in `spelling`, and the size of `spelling`, shape (V +
+            1,).
     """
 
     ids: Ids
@@ -109,7 +110,7 @@ class Lexicon:
         offsets = np.array([match.start() for match in matches], np.int64)
         return arrays.unique(self.spelling_first.searchsorted(offsets, "right") - 1)
 
-    # ── Inflections and misspellings ─────────────────────────────────────────────────────────────────────────────────
+    # ── Inflections and misspellings ──────────────────────────────────────────────────────────────
 
     @functools.cached_property
     def _bucket_bounds(self) -> list[int]:
@@ -183,7 +184,8 @@ class Lexicon:
         n_bytes = len(prefix)
         n_shared_bytes = self._count_shared(first + n_bytes, word[n_bytes:], step=1)
         n_shared_bytes += n_bytes
-        # letters_in[n]: number of complete letters in the first n bytes of the word. A byte 10xxxxxx continues a letter.
+        # letters_in[n]: number of complete letters in the first n bytes of the word. A byte
+        # 10xxxxxx continues a letter.
         ends_letter = [(byte & 0xC0) != 0x80 for byte in word[1:]]
         letters_in = np.cumsum([0, *ends_letter, True])
         return PrefixMatches(term_ords, letters_in[n_shared_bytes], self.n_letters[term_ords])
@@ -227,7 +229,8 @@ class Lexicon:
         last = self.spelling_first[term_ords + 1] - 2
         n_shared = self._count_shared(first, letters, step=1)
         n_shared += self._count_shared(last, letters[::-1], step=-1)
-        # All letters of the word except two are at its ends; this leaves few terms to compare letter by letter.
+        # All letters of the word except two are at its ends; this leaves few terms to compare
+        # letter by letter.
         letter_bytes = max(len(letter.encode()) for letter in word)
         term_ords = term_ords[n_shared >= len(letters) - 2 * letter_bytes]
         codes = np.frombuffer(word.encode("utf-32-le"), "<u4")
@@ -255,7 +258,8 @@ class Lexicon:
         backwards = text.take(last - np.arange(n), mode="wrap")
         n_same_first = _count_leading(forwards == codes)
         n_same_last = _count_leading(backwards == codes[::-1])
-        # Whether the two letters after the common start are swapped, and all other letters are the same.
+        # Whether the two letters after the common start are swapped, and all other letters are the
+        # same.
         rows = np.arange(term_ords.size)
         column = np.minimum(n_same_first, n - 2)
         is_swapped = forwards[rows, column] == codes[column + 1]
@@ -286,7 +290,7 @@ class Lexicon:
         can_inflect &= np.diff(self.spelling_first) <= MAX_SPELLING_BYTES
         return can_inflect
 
-    # ── Prefixes and n-grams ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── Prefixes and n-grams ──────────────────────────────────────────────────────────────────────
 
     @property
     def prefixes(self) -> Hashes:
@@ -338,7 +342,8 @@ class Lexicon:
         n_letters = np.diff(ends, prepend=-1) - 1
         n_ngrams = np.maximum(n_letters - _NGRAM_LETTERS + 1, 1)
         n_ngrams[n_letters == 0] = 0
-        # For each n-gram: index of its first letter, and number of letters from there to the end of its term.
+        # For each n-gram: index of its first letter, and number of letters from there to the end of
+        # its term.
         first_letter = arrays.ragged_ranges(ends - n_letters, n_ngrams)
         n_left = np.repeat(ends, n_ngrams) - first_letter
         hashes = np.zeros(first_letter.size, np.uint64)

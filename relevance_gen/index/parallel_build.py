@@ -1,7 +1,8 @@
 """Build the segments of an index in several processes.
 
-Threads do not help: the many short numpy calls of a build wait for the interpreter's lock. Each process builds the
-segment of a run of chunks and writes its arrays to a temporary file, which the parent process maps.
+Threads do not help: the many short numpy calls of a build wait for the interpreter's lock. Each
+process builds the segment of a run of chunks and writes its arrays to a temporary file, which the
+parent process maps.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from relevance_gen.text.blocks import split_evenly
 
 _MIN_CHARS_PER_FORK: Final = 8 << 20
 _MIN_CHARS_PER_SPAWN: Final = 32 << 20
-"""With fewer characters for each process, starting the processes takes longer than they save: see bench/RESULTS.md. A
-spawned process first imports numpy, this package and the caller's script: without the script this takes as long as
-building about twelve million characters."""
+"""With fewer characters for each process, starting the processes takes longer than they save: see
+bench/RESULTS.md. A spawned process first imports numpy, this package and the caller's script:
+without the script this takes as long as building about twelve million characters."""
 _MAX_PROCESSES: Final = 4
 """Each process makes a segment, and a query takes longer with more segments."""
 _REPORT_INTERVAL_S: Final = 0.05
@@ -49,14 +50,16 @@ class _CancelledBuildError(Exception):
 
 
 _shared: Array[c_int64]
-"""In a worker: the number of chunks that each worker has built so far, and 1 as last element to cancel the build."""
+"""In a worker: the number of chunks that each worker has built so far, and 1 as last element to
+cancel the build."""
 
 
 def n_processes(n_jobs: int | None, chunks: Chunks) -> int:
     """Return the number of processes to build an index with: at most `n_jobs`, and 1 for little text.
 
-    None means 1, and -1 the number of cores that this process may use. The result is 1 in a daemonic process (of a
-    `multiprocessing.Pool`, for example), which must not start other processes.
+    None means 1, and -1 the number of cores that this process may use. The result is 1 in a
+    daemonic process (of a `multiprocessing.Pool`, for example), which must not start other
+    processes.
 
     Raises:
         InvalidRequestError: `n_jobs` is not an integer of at least 1, -1 or None.
@@ -81,8 +84,8 @@ def build_segments(
 ) -> list[Segment]:
     """Build at most `n_parts` segments of consecutive chunks, each in its own process; positions count from 0.
 
-    No process is left when this returns or raises. After an exception, a KeyboardInterrupt for example, the workers
-    stop when they have counted the current block of text.
+    No process is left when this returns or raises. After an exception, a KeyboardInterrupt for
+    example, the workers stop when they have counted the current block of text.
 
     Raises:
         IndexBuildError: a process ended unexpectedly.
@@ -175,7 +178,7 @@ def _read_part(path: Path, chunks: Chunks) -> Segment:
         return storage.read_arrays(array_file.map_file(file), chunks)
 
 
-# ── In the worker processes ──────────────────────────────────────────────────────────────────────────────────────────
+# ── In the worker processes ───────────────────────────────────────────────────────────────────────
 
 
 def _start_worker(shared: Array[c_int64]) -> None:

@@ -1,19 +1,22 @@
 """Divide chunks into passages and encode these as vectors, which are stored in half precision and compared exactly.
 
-An encoder reads only a limited number of tokens, and the vector of a long text represents each part of it poorly. A
-chunk is therefore divided at sentence ends, if possible, into passages of the number of tokens that the encoder states.
-For an encoder that does not count tokens a passage has at most 1,000 characters, and fewer in scripts that take more
-bytes. The similarity of a chunk to a query is that of its most similar passage.
+An encoder reads only a limited number of tokens, and the vector of a long text represents each part
+of it poorly. A chunk is therefore divided at sentence ends, if possible, into passages of the
+number of tokens that the encoder states. For an encoder that does not count tokens a passage has at
+most 1,000 characters, and fewer in scripts that take more bytes. The similarity of a chunk to a
+query is that of its most similar passage.
 
-The title of a chunk is put in a line before each of its passages, unless it takes more than half of a passage: passages
-seldom repeat the subject of their document.
+The title of a chunk is put in a line before each of its passages, unless it takes more than half of
+a passage: passages seldom repeat the subject of their document.
 
-Identifiers are split into words, ``getUserName`` into "get User Name": most encoders lower-case all text and do not know
-``getusername``. Identifiers without a word of three letters after a camel-case boundary, as ``mRNA``, are not split.
+Identifiers are split into words, ``getUserName`` into "get User Name": most encoders lower-case all
+text and do not know ``getusername``. Identifiers without a word of three letters after a camel-case
+boundary, as ``mRNA``, are not split.
 
-Vector components are float16, in passages and in queries. Products of two components are multiples of 2⁻⁴⁸, and their
-sums for vectors of length 1 are below 2, so both are exact in float64. A cosine is therefore bit-identical whether the
-passage is compared alone or in a matrix of millions, and regardless of summation order.
+Vector components are float16, in passages and in queries. Products of two components are multiples
+of 2⁻⁴⁸, and their sums for vectors of length 1 are below 2, so both are exact in float64. A cosine
+is therefore bit-identical whether the passage is compared alone or in a matrix of millions, and
+regardless of summation order.
 """
 
 from __future__ import annotations
@@ -45,9 +48,11 @@ _CAMEL_CASE_BOUNDARY: Final = re.compile("(?<=[A-Za-z0-9])(?=[A-Z][a-z]{2})")
 _MAX_VECTOR_LENGTH: Final = 1.01
 """Greatest length of a vector of length 1 with rounding errors."""
 _ENCODE_BATCH: Final = 256
-"""Number of passages that are encoded at once; more would only hold more float32 vectors at once."""
+"""Number of passages that are encoded at once; more would only hold more float32 vectors at
+once."""
 _COMPARE_BATCH: Final = 1 << 12
-"""Number of passages that are compared at once, which bounds the memory for any size of the index."""
+"""Number of passages that are compared at once, which bounds the memory for any size of the
+index."""
 _NO_TITLES: Final[Mapping[int, str]] = MappingProxyType({})
 
 
@@ -175,7 +180,8 @@ class Passages:
             query: vector of the query, shape (d,).
 
         Returns:
-            Its cosine, in [-1, 1] except for rounding, its start and its end in the text of the chunk; shape (3, n).
+            Its cosine, in [-1, 1] except for rounding, its start and its end in the text of the
+            chunk; shape (3, n).
         """
         counts = np.diff(self.first)[chunk_ords]
         rows = ragged_ranges(self.first[chunk_ords], counts)

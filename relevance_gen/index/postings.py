@@ -1,7 +1,7 @@
 """Postings of terms: count the terms of blocks, and collect the counts of blocks or of other segments.
 
-A block is counted while all of its arrays fit in the cache of a CPU core. The collected counts are sorted by term once
-at the end, with a radix sort on 16-bit digits.
+A block is counted while all of its arrays fit in the cache of a CPU core. The collected counts are
+sorted by term once at the end, with a radix sort on 16-bit digits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from relevance_gen.text.tokenization import Occurrences
 MAX_BLOCK_CHUNKS: Final = 1 << 16
 """Maximum number of chunks in a block: the index of a chunk in its block has 16 bits."""
 _BATCH_OCCURRENCES: Final = 1 << 18
-"""Number of occurrences that are renumbered at once: numpy converts them to indices of twice the size."""
+"""Number of occurrences that are renumbered at once: numpy converts them to indices of twice the
+size."""
 
 
 @frozen
@@ -42,7 +43,8 @@ class TermCounts:
         ids: ids of the terms, shape (P,); equal ids are mostly neighbors.
         chunk: index of the chunk in the block, shape (P,).
         tf: number of occurrences of the term in the chunk, at least 1, shape (P,).
-        of_occurrence: index of the pair that each of T occurrences belongs to, shape (T,), if it was requested.
+        of_occurrence: index of the pair that each of T occurrences belongs to, shape (T,), if it
+            was requested.
     """
 
     occurrence: Offsets
@@ -65,12 +67,14 @@ def count_terms(
 
     Args:
         ids: ids of the occurrences, chunk after chunk, shape (T,).
-        counts: number of occurrences of each chunk, shape (n,), n ≤ `MAX_BLOCK_CHUNKS`; their sum is T.
+        counts: number of occurrences of each chunk, shape (n,), n ≤ `MAX_BLOCK_CHUNKS`; their sum
+            is T.
         keep_occurrences: whether the result has `of_occurrence`.
     """
     order = np.argsort(buckets(ids), kind="stable")  # a radix sort, because buckets have 16 bits
     chunk_of = np.repeat(np.arange(counts.size, dtype=np.uint64), counts)
-    # Keys: the low 48 bits of the id, then the index of the chunk. Sorting by bucket covers the other 16 bits.
+    # Keys: the low 48 bits of the id, then the index of the chunk. Sorting by bucket covers the
+    # other 16 bits.
     keys = ids << np.uint64(16)
     keys |= chunk_of
     keys = keys.take(order)
@@ -82,7 +86,8 @@ def count_terms(
         of_occurrence = np.empty(ids.size, np.int64)
         of_occurrence[order] = np.repeat(np.arange(tf.size), tf)
     counted = TermCounts(occurrence, ids.take(occurrence), chunk, tf, of_occurrence)
-    # A run that lies between two runs of the same bucket and chunk can split the occurrences of one term.
+    # A run that lies between two runs of the same bucket and chunk can split the occurrences of one
+    # term.
     different_bits = counted.ids[2:] ^ counted.ids[:-2]
     has_same_bucket = different_bits < np.uint64(1 << 48)
     suspects = np.flatnonzero((chunk[2:] == chunk[:-2]) & has_same_bucket) + 1
@@ -112,7 +117,8 @@ def _join_split_runs(runs: TermCounts, suspects: Offsets) -> TermCounts:
     of_occurrence = runs.of_occurrence
     if of_occurrence is not None:
         new_index = np.cumsum(mask) - 1
-        # For each candidate, in `order`: the index in `order` of the first run of its term and chunk.
+        # For each candidate, in `order`: the index in `order` of the first run of its term and
+        # chunk.
         indices = np.where(is_first, np.arange(order.size), 0)
         first_run = np.maximum.accumulate(indices)
         new_index[order] = new_index[order[first_run]]
@@ -204,8 +210,8 @@ class PostingsBuilder:
 
     Args:
         n_expected: expected number of postings; there may be more.
-        prefix_bucket_filter: which prefix buckets to index, shape (N_PREFIX_BUCKETS,): a query needs only the buckets
-            of its own terms. None indexes all terms.
+        prefix_bucket_filter: which prefix buckets to index, shape (N_PREFIX_BUCKETS,): a query
+            needs only the buckets of its own terms. None indexes all terms.
         keep_occurrences: whether to collect the term of each occurrence, which requires all terms.
     """
 

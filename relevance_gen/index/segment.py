@@ -1,7 +1,7 @@
 """Segments: immutable parts of an index, and the statistics of all segments that scores need.
 
-All information about other segments that a score needs is in the statistics, and statistics can be added. Results are
-therefore bit-identical for any division of the chunks into segments.
+All information about other segments that a score needs is in the statistics, and statistics can be
+added. Results are therefore bit-identical for any division of the chunks into segments.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Statistics:
     Attributes:
         n_chunks: number of chunks, N.
         norm_sum: exact sum of their norms; see `exact_sum`.
-        english_margin: number of English marker words minus the number of other languages' marker words.
+        english_margin: number of English marker words minus the number of other languages' marker
+            words.
         ids: ids of all terms, ascending, shape (V,); empty if the weighting does not need them.
         df: number of chunks that contain each term, shape (V,).
         titles: hashes of all titles, ascending, shape (T,).
@@ -147,7 +148,8 @@ def exact_sum(values: Floats) -> int:
 
 
 POSITION_GAP: Final = 24
-"""Number of empty elements between the chunks of `TokenSequences`: no window of the proximity stage spans two chunks."""
+"""Number of empty elements between the chunks of `TokenSequences`: no window of the proximity stage
+spans two chunks."""
 
 
 @frozen(eq=False)
@@ -156,8 +158,8 @@ class TokenSequences:
 
     Attributes:
         lexicon: a lexicon with at least all terms of the chunks, V of them.
-        terms: ordinal in the lexicon of each occurrence's term, chunk after chunk. Before, between and after the chunks
-            are `POSITION_GAP` empty elements with the value V.
+        terms: ordinal in the lexicon of each occurrence's term, chunk after chunk. Before, between
+            and after the chunks are `POSITION_GAP` empty elements with the value V.
         starts: index in `terms` of each chunk's first occurrence, shape (n,).
         counts: number of occurrences of each chunk, shape (n,).
     """
@@ -176,15 +178,17 @@ class Segment:
         positions: position of each chunk, ascending, shape (N,).
         chunks: texts, metadata and titles.
         postings: the inverted index.
-        occurrences: ordinal in the lexicon of each occurrence's term, shape (T,). None in one-shot search, which stores
-            no occurrences and tokenizes the few candidates again.
+        occurrences: ordinal in the lexicon of each occurrence's term, shape (T,). None in one-shot
+            search, which stores no occurrences and tokenizes the few candidates again.
         first_occurrence: index in `occurrences` of each chunk's first occurrence, shape (N,).
         n_occurrences: number of occurrences in each chunk, shape (N,).
         norms: Euclidean norm of each chunk's vector of saturated counts, shape (N,).
-        english_margin: English marker words minus other languages' marker words in each chunk, int32 of shape (N,).
+        english_margin: English marker words minus other languages' marker words in each chunk,
+            int32 of shape (N,).
         hashes: a hash of each chunk's terms that does not depend on their order, shape (N,).
         title_hashes: a hash of each chunk's title, 0 for none, shape (N,).
-        title_sizes: number of occurrences in each title, which are the first of the chunk, shape (N,).
+        title_sizes: number of occurrences in each title, which are the first of the chunk, shape
+            (N,).
         passages: the vectors of the chunks' passages; None without an encoder.
     """
 

@@ -1,8 +1,8 @@
 """Write segments to temporary files as they are built, and merge them into one file with bounded memory.
 
-Terms are merged as in an external merge sort: of each segment the next few thousand terms are read, and all terms up to
-the least of their last ids are complete. All other arrays are copied; ordinals and offsets are increased by the sizes
-of the segments before.
+Terms are merged as in an external merge sort: of each segment the next few thousand terms are read,
+and all terms up to the least of their last ids are complete. All other arrays are copied; ordinals
+and offsets are increased by the sizes of the segments before.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _copy_other_arrays(
             n_before += size.get(spec.refers_to, 0)
 
 
-# ── Terms ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Terms ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen
@@ -414,7 +414,8 @@ def _merge_terms(
         )
         tfs: Iterable[Array] = window.elements("tf", "first")
         if first_entries.size > 1:
-            # The postings of several terms fit in memory together; the postings of a single term are copied range by range.
+            # The postings of several terms fit in memory together; the postings of a single term
+            # are copied range by range.
             posting_order = ragged_ranges(starts_of(df)[window.order], df[window.order])
             chunks = [np.concatenate([*chunks])[posting_order]]
             tfs = [np.concatenate([*tfs])[posting_order]]

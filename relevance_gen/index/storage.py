@@ -1,6 +1,7 @@
 """Save an index to one file and map it back; a saved index has one segment.
 
-`relevance_gen.index.array_file` defines the file format, and `relevance_gen.index.array_layout` the arrays.
+`relevance_gen.index.array_file` defines the file format, and `relevance_gen.index.array_layout` the
+arrays.
 """
 
 from __future__ import annotations
@@ -110,7 +111,8 @@ def write(
     `check_target`.
 
     Raises:
-        InvalidRequestError: `path` is not a path or names a file of another kind, or some metadata is not JSON.
+        InvalidRequestError: `path` is not a path or names a file of another kind, or some metadata
+            is not JSON.
         OSError: the file cannot be written; the error names it.
     """
     settings = _settings_of(index)
@@ -304,7 +306,8 @@ def read(
 
     Raises:
         InvalidRequestError: `path` is not a path.
-        IndexFormatError: the file is damaged, of another kind or format version, or its offsets are invalid.
+        IndexFormatError: the file is damaged, of another kind or format version, or its offsets are
+            invalid.
         OSError: the file cannot be read.
     """
     file = Path(check_path("path", path, takes_addresses=_TAKES_ADDRESSES))

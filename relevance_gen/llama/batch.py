@@ -55,8 +55,8 @@ class Batch:
 def abort_while_set(flag: ctypes.Array[ctypes.c_char]) -> tuple[Any, ctypes.c_void_p]:
     """Return an abort callback and its argument; it returns true while the first byte of `flag` is not 0.
 
-    llama.cpp calls it at each node of its graph, so it must not need Python's interpreter lock. C's `strlen` serves as
-    callback: it returns 0 or 1 for a string of at most one character.
+    llama.cpp calls it at each node of its graph, so it must not need Python's interpreter lock. C's
+    `strlen` serves as callback: it returns 0 or 1 for a string of at most one character.
     """
     strlen = ctypes.cast(ctypes.CDLL(None).strlen, lib.ggml_abort_callback)
     return strlen, ctypes.c_void_p(ctypes.addressof(flag))

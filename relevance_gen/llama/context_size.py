@@ -46,8 +46,9 @@ def choose_size(
 ) -> ContextSize:
     """Return the size of the context for `free_bytes`.
 
-    The number of slots is reduced first, then the length: a prompt that does not fit is an error, but a request that
-    waits is not. A requested number of slots is never reduced, and neither is the length if it `must_be_longest`.
+    The number of slots is reduced first, then the length: a prompt that does not fit is an error,
+    but a request that waits is not. A requested number of slots is never reduced, and neither is
+    the length if it `must_be_longest`.
     """
     if n_slots is None:
         n_slots = 1

@@ -21,7 +21,8 @@ from relevance_gen.llama.weights import OnProgress, has_tensor, metadata
 from relevance_gen.text.chunking import spans
 
 DOCUMENT_OFFSET: Final = "relevance_gen.document_offset"
-"""The metadata key under which `tools/convert_bert.py` stores where the second copy of a vocabulary begins."""
+"""The metadata key under which `tools/convert_bert.py` stores where the second copy of a vocabulary
+begins."""
 _CONVERT: Final = "convert the original with tools/convert_bert.py"
 _MAX_PASSAGE_CHARACTERS: Final = 1 << 16
 """Characters that are tokenized at once; longer texts are split first."""
@@ -94,7 +95,7 @@ class CrossEncoder(PooledModel):
             )
         self.logit(self._pair("a", "a"))
 
-    # ── The prompt ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The prompt ────────────────────────────────────────────────────────────────────────────────
 
     def _ranking_head_segments(self, path: str | os.PathLike[str]) -> list[_PromptSegment]:
         """Return the input of a model with a ranking head; reject files with which llama.cpp computes wrong scores."""
@@ -128,8 +129,8 @@ class CrossEncoder(PooledModel):
         is_wordpiece = lib.llama_vocab_type(self._weights.vocabulary) == lib.LLAMA_VOCAB_TYPE_WPM
         n_separators = 1 if is_wordpiece else 2
         separators = [_PromptSegment(around.after)] * n_separators
-        # llama.cpp adds the vector of token type 0 to all tokens; the vectors of the second copy are adjusted so that
-        # the sum is that of type 1.
+        # llama.cpp adds the vector of token type 0 to all tokens; the vectors of the second copy
+        # are adjusted so that the sum is that of type 1.
         return [
             _PromptSegment(around.before),
             _PromptSegment("{query}"),
@@ -182,7 +183,7 @@ class CrossEncoder(PooledModel):
         is_qwen3 = "qwen3-reranker" in names.lower().replace(" ", "-")
         return _QWEN3_TEMPLATE if is_qwen3 else None
 
-    # ── Pairs of query and text ──────────────────────────────────────────────────────────────────────────────────────
+    # ── Pairs of query and text ───────────────────────────────────────────────────────────────────
 
     def pairs(self, query: str, text: str) -> Iterator[Tokens]:
         """Yield the inputs for a query and a text: a single input if both fit into `n_ctx` tokens, otherwise an input for each passage.

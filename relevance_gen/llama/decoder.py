@@ -22,15 +22,17 @@ from relevance_gen.llama.tokenizer import Tokenizer
 from relevance_gen.llama.weights import OnProgress, OpenContext, Weights
 
 _RAM_FRACTION = 0.5
-"""Fraction of the free memory that a context of default size takes; other processes need memory, too."""
+"""Fraction of the free memory that a context of default size takes; other processes need memory,
+too."""
 _GPU_FRACTION = 0.8
 _FLOAT_BYTES = 4
 _CPU_PREFILL_TOKENS = 128
 """Default size of a prefill chunk."""
 _GPU_PREFILL_TOKENS = 512
 _PREFILL_MULTIPLE = 8
-"""llama.cpp multiplies fewer than eight rows with other kernels than more rows. For some formats it multiplies four rows
-at a time and the remaining rows singly, which rounds differently. In multiples of eight, every row is computed the same way."""
+"""llama.cpp multiplies fewer than eight rows with other kernels than more rows. For some formats it
+multiplies four rows at a time and the remaining rows singly, which rounds differently. In multiples
+of eight, every row is computed the same way."""
 _ABORTED_STATUS = 2
 _DEFAULT_OPTIONS = ModelOptions()
 _WARM_UP_TOKENS = np.zeros(2, np.int32)
@@ -40,12 +42,13 @@ _log = logging.getLogger(__name__)
 class Decoder(OpenContext):
     """A `LanguageModel`: a loaded GGUF file with a context of `n_slots` sequences of `n_ctx` tokens each.
 
-    Control tokens print nothing, except those whose text is in `shown`. For the other arguments and the errors see
-    `Weights`.
+    Control tokens print nothing, except those whose text is in `shown`. For the other arguments and
+    the errors see `Weights`.
 
     Attributes:
-        prefill_multiple: prefill chunks are padded to a multiple of this many tokens, so that their bits do not depend
-            on the other chunks of the batch; 1 for a model that cannot remove the padding.
+        prefill_multiple: prefill chunks are padded to a multiple of this many tokens, so that their
+            bits do not depend on the other chunks of the batch; 1 for a model that cannot remove
+            the padding.
         copies_on_device: whether `copy` leaves the data on its device; by default if that is a GPU.
         n_threads: threads of the last computation.
     """
@@ -80,7 +83,7 @@ class Decoder(OpenContext):
             self.close()
             raise
 
-    # ── Loading ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Loading ───────────────────────────────────────────────────────────────────────────────────
 
     def _choose_size(self, options: ModelOptions, memory: FreeMemory) -> None:
         """Choose `n_ctx`, `n_slots` and `n_batch`; raise `ModelLoadError` if the memory is too small."""
@@ -129,7 +132,8 @@ class Decoder(OpenContext):
     def _create_tuners(self, options: ModelOptions) -> None:
         uses_gpu = self._weights.uses_gpu
         self.n_threads = options.n_threads or self._weights.default_n_threads
-        # With flash attention the threads share the attention of a sequence, so its bits depend on their number.
+        # With flash attention the threads share the attention of a sequence, so its bits depend on
+        # their number.
         has_free_threads = (
             options.n_threads is None and not options.flash_attention and not uses_gpu
         )
@@ -137,7 +141,8 @@ class Decoder(OpenContext):
         self._decode_tuner = ExecutionTuner(self.n_threads, min_threads)
         self._prefill_tuner = ExecutionTuner(self.n_threads, min_threads)
         self._can_split = self.can_rewind and not uses_gpu
-        # Numbers of rows that have the same bits row by row as in a batch, and numbers of rows that do not.
+        # Numbers of rows that have the same bits row by row as in a batch, and numbers of rows that
+        # do not.
         self._equal_row_counts: set[int] = set()
         self._differing_row_counts: set[int] = set()
 
@@ -151,7 +156,8 @@ class Decoder(OpenContext):
         params.n_ubatch = n_batch
         params.n_threads = self.n_threads
         params.n_threads_batch = self.n_threads
-        # A KV cache for each slot, so that the computation of a slot does not depend on other slots.
+        # A KV cache for each slot, so that the computation of a slot does not depend on other
+        # slots.
         params.kv_unified = False
         params.flash_attn_type = _flash_attention_type(flash_attention, self._weights.uses_gpu)
         params.abort_callback, params.abort_callback_data = abort_while_set(self._abort_flag)
@@ -179,15 +185,15 @@ class Decoder(OpenContext):
             )
         self.rewind(0, 0)
 
-    # ── Computing ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Computing ─────────────────────────────────────────────────────────────────────────────────
 
     def prefill(
         self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
     ) -> Logits:
         """Compute prefill chunks; see `LanguageModel.prefill`. Their bits do not depend on the other chunks.
 
-        All chunks, padded to the length of the longest, have at most `n_batch` tokens; each starts at the end of its
-        slot's sequence.
+        All chunks, padded to the length of the longest, have at most `n_batch` tokens; each starts
+        at the end of its slot's sequence.
 
         Raises:
             Interrupted: after `interrupt`; `rewind` the slots before the next computation.
@@ -215,7 +221,8 @@ class Decoder(OpenContext):
         last_rows = np.arange(len(slices)) * length + last_indices
         has_output = np.zeros(n_rows, bool)
         has_output[last_rows] = True
-        # The number of rows in the output layer is the number of outputs, so outputs are padded, too.
+        # The number of rows in the output layer is the number of outputs, so outputs are padded,
+        # too.
         n_padding = -len(slices) % self.prefill_multiple
         has_output[np.flatnonzero(~has_output)[:n_padding]] = True
         strategy = self._prefill_tuner.strategy(n_rows)
@@ -271,8 +278,8 @@ class Decoder(OpenContext):
     ) -> Logits:
         """Compute one row for each token; see `LanguageModel.decode`.
 
-        The slots are ascending: llama.cpp splits a batch where slots descend or have a gap. It computes the first rows
-        of all slots together, then the second rows.
+        The slots are ascending: llama.cpp splits a batch where slots descend or have a gap. It
+        computes the first rows of all slots together, then the second rows.
 
         Raises:
             Interrupted: after `interrupt`; `rewind` the slots before the next computation.
@@ -347,7 +354,7 @@ class Decoder(OpenContext):
         if self.can_rewind:
             self._abort_flag[0] = b"\1"
 
-    # ── Memory ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Memory ────────────────────────────────────────────────────────────────────────────────────
 
     def rewind(self, slot: int, n_tokens: int) -> None:
         """Remove all but the first `n_tokens` tokens from a slot."""
@@ -370,8 +377,8 @@ class Decoder(OpenContext):
     def copy(self, source: int, target: int) -> None:
         """Copy the sequence of slot `source` to slot `target`.
 
-        On a GPU the data stays there: the whole memory of the slot is copied during the next computation. On a CPU only
-        the used memory is copied, immediately.
+        On a GPU the data stays there: the whole memory of the slot is copied during the next
+        computation. On a CPU only the used memory is copied, immediately.
         """
         self.rewind(target, 0)
         if self.copies_on_device:

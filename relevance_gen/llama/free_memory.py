@@ -39,8 +39,8 @@ class FreeMemory:
 def free_memory_for(weights: Weights, options: ModelOptions) -> FreeMemory:
     """Return the free memory for the context of a loaded model.
 
-    If only some layers are on GPUs, each part of the context is in the memory of its layers; the smaller memory, scaled
-    to the whole context, is returned.
+    If only some layers are on GPUs, each part of the context is in the memory of its layers; the
+    smaller memory, scaled to the whole context, is returned.
     """
     n_layers = max(1, lib.llama_model_n_layer(weights.handle))
     n_gpu_layers = n_layers
@@ -58,7 +58,8 @@ def free_memory_for(weights: Weights, options: ModelOptions) -> FreeMemory:
     if n_gpu_layers < n_layers:
         free = available_memory()
         if free is not None:
-            # Memory-mapped weights count as free, but if they are evicted, each token reads them from disk.
+            # Memory-mapped weights count as free, but if they are evicted, each token reads them
+            # from disk.
             cpu_fraction = (n_layers - n_gpu_layers) / n_layers
             free = int(max(0, free - weights.n_bytes * cpu_fraction) / cpu_fraction)
         memories.append(FreeMemory("the machine's memory", free))

@@ -15,9 +15,11 @@ SavedState: TypeAlias = NDArray[np.uint8]
 
 
 MAX_BYTES_PER_TOKEN = 32
-"""More bytes per token than real texts have: a text that has more for a full context is rejected without tokenizing."""
+"""More bytes per token than real texts have: a text that has more for a full context is rejected
+without tokenizing."""
 TOKEN_BOUNDARY = "\udc00"  # noqa: S105
-"""Marks a position in a rendered conversation that tokens must not cross. Texts cannot contain this code point."""
+"""Marks a position in a rendered conversation that tokens must not cross. Texts cannot contain this
+code point."""
 
 
 @frozen
@@ -26,12 +28,14 @@ class ChatFormat:
 
     Attributes:
         template: the Jinja chat template; None if the file has none.
-        bos, eos: the texts of the beginning- and end-of-sequence tokens; empty if the model has none.
+        bos, eos: the texts of the beginning- and end-of-sequence tokens; empty if the model has
+            none.
         ends: the tokens that end a turn.
         control: the texts of all control tokens.
         user_defined: the texts of all other tokens that are matched before a text is tokenized.
         n_ctx: maximum tokens of a prompt and its answer together; 0 if unknown.
-        is_extractive: whether the model can only copy answers from its prompt: ``relevance_gen.extractive`` in its file.
+        is_extractive: whether the model can only copy answers from its prompt:
+            ``relevance_gen.extractive`` in its file.
     """
 
     template: str | None = None
@@ -57,7 +61,8 @@ class LanguageModel(Protocol):
     n_batch: int
     """Maximum tokens of one `prefill`, including padding: a multiple of `prefill_multiple`."""
     prefill_multiple: int
-    """Prefill chunks are padded to a multiple of this; if it is 1, they are not padded and `prefill` takes one chunk."""
+    """Prefill chunks are padded to a multiple of this; if it is 1, they are not padded and
+    `prefill` takes one chunk."""
     n_vocab: int
     chat_format: ChatFormat
     can_rewind: bool
@@ -77,7 +82,8 @@ class LanguageModel(Protocol):
     ) -> Logits:
         """Append a prefill chunk to each slot; return the logits after the last token of each, shape (n, V).
 
-        They are valid until the next call. All chunks are padded to the length of the longest for the computation.
+        They are valid until the next call. All chunks are padded to the length of the longest for
+        the computation.
         """
 
     def prefill_all(self, slot: int, tokens: Tokens, start: int) -> Logits:

@@ -16,7 +16,8 @@ from relevance_gen.llama.runtime import aborts
 
 Model = TypeVar("Model")
 Load: TypeAlias = Callable[[Callable[[float], bool]], AbstractContextManager[Model]]
-"""Loads a model. The argument is called with the loaded fraction, and returns whether to continue."""
+"""Loads a model. The argument is called with the loaded fraction, and returns whether to
+continue."""
 
 GRACE_S = 5.0
 """Seconds that a stopping thread may take to finish its current computation."""
@@ -63,7 +64,7 @@ class ModelThread(ABC):
         self._owner = owner
         self._pid = os.getpid()
 
-    # ── Implemented by subclasses ──────────────────────────────────────────────────────────────────────────────
+    # ── Implemented by subclasses ─────────────────────────────────────────────────────────────────
 
     @abstractmethod
     def _serve(self) -> None:
@@ -73,7 +74,7 @@ class ModelThread(ABC):
     def _leave(self, error: BaseException | None) -> None:
         """Accept no more work, and fail all unfinished work: with `error`, or as closed if None."""
 
-    # ── Any thread ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Any thread ────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
         """Start the thread."""
@@ -137,7 +138,7 @@ class ModelThread(ABC):
             self.stop()
             self.join(GRACE_S)
 
-    # ── The thread itself ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The thread itself ─────────────────────────────────────────────────────────────────────────
 
     def _run(self) -> None:
         try:

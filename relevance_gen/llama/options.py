@@ -105,7 +105,8 @@ def on_devices(options: ModelOptions, devices: Sequence[int] | None) -> list[Mod
     """Return the options of a model on each of `devices`; `options` itself if `devices` is None.
 
     Raises:
-        InvalidRequestError: `devices` is not a list of distinct GPU numbers, or `options` select a GPU, too.
+        InvalidRequestError: `devices` is not a list of distinct GPU numbers, or `options` select a
+            GPU, too.
     """
     if devices is None:
         return [options]

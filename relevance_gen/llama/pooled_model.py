@@ -30,12 +30,14 @@ _DEFAULT_N_CTX = 1024
 class PooledModel(OpenContext, ABC):
     """A loaded GGUF file whose model reads one text at a time; used by the thread that created it.
 
-    A batch of several texts would be slower on a CPU, which compares each token of a batch with all other tokens, and
-    the last bits of the result would depend on the other texts.
+    A batch of several texts would be slower on a CPU, which compares each token of a batch with all
+    other tokens, and the last bits of the result would depend on the other texts.
 
     Args:
-        path, on_progress: see `Weights`, also for the errors; a model of another kind is an error, too.
-        options: ``n_ctx``, ``n_threads``, ``n_gpu_layers``, ``main_gpu`` and ``use_extra_bufts`` are used.
+        path, on_progress: see `Weights`, also for the errors; a model of another kind is an error,
+            too.
+        options: ``n_ctx``, ``n_threads``, ``n_gpu_layers``, ``main_gpu`` and ``use_extra_bufts``
+            are used.
         pooling_type: llama.cpp's number of the pooling; by default that of the file.
 
     Attributes:
@@ -86,8 +88,8 @@ class PooledModel(OpenContext, ABC):
         self._tuner = ExecutionTuner(n_threads, 1 if has_free_threads else n_threads)
         params.pooling_type = pooling_type
         params.embeddings = pooling_type != lib.LLAMA_POOLING_TYPE_NONE
-        # Flash attention is nearly twice as fast on a CPU, if the model supports it, with the same bits on any number
-        # of threads.
+        # Flash attention is nearly twice as fast on a CPU, if the model supports it, with the same
+        # bits on any number of threads.
         params.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_AUTO
         self._context = lib.llama_init_from_model(self._weights.handle, params)
         if not self._context:
@@ -111,7 +113,8 @@ class PooledModel(OpenContext, ABC):
         status = compute(self._context, self._batch.struct)
         if status:
             raise self.failure(f"llama.cpp could not read a text, status {status}: {last_errors()}")
-        # The tuner compares texts whose lengths have the same power of two, so the time is scaled to that power.
+        # The tuner compares texts whose lengths have the same power of two, so the time is scaled
+        # to that power.
         scale = (1 << n_tokens.bit_length()) / n_tokens
         self._tuner.record(n_tokens, strategy, (time.perf_counter() - started_s) * scale)
 

@@ -21,13 +21,14 @@ from relevance_gen.llama.language_model import (
 from relevance_gen.llama.runtime.library import lib, pointer
 
 _SPARE_BYTES = 1 << 16
-"""Bytes that a text may have in addition to `MAX_BYTES_PER_TOKEN`; only the end of a longer text is tokenized."""
+"""Bytes that a text may have in addition to `MAX_BYTES_PER_TOKEN`; only the end of a longer text is
+tokenized."""
 _USER_DEFINED = lib.LLAMA_TOKEN_ATTR_USER_DEFINED | lib.LLAMA_TOKEN_ATTR_UNKNOWN
 _MAX_RUN = 8_000
 _RUN = re.compile(rf"\S{{1,{_MAX_RUN}}}|\s{{1,{_MAX_RUN}}}")
-"""A run of characters without white space, or of white space, of at most 8,000 characters. The BPE tokenizers of many
-models (tekken, gpt-4o, deepseek, bloom …) match runs with std::regex, which recurses at each character and overflows an
-8 MiB stack between 16,000 and 32,000 characters."""
+"""A run of characters without white space, or of white space, of at most 8,000 characters. The BPE
+tokenizers of many models (tekken, gpt-4o, deepseek, bloom …) match runs with std::regex, which
+recurses at each character and overflows an 8 MiB stack between 16,000 and 32,000 characters."""
 
 
 @frozen(eq=False)
@@ -58,7 +59,8 @@ class Tokenizer:
     def tokenize(self, text: str, max_tokens: int) -> Tokens:
         """Return the tokens of `text`, with the BOS token if the model requires it; lone surrogates become "?".
 
-        If `max_tokens` is not 0, only the BOS token and the last tokens are returned, `max_tokens` in total.
+        If `max_tokens` is not 0, only the BOS token and the last tokens are returned, `max_tokens`
+        in total.
 
         Raises:
             InvalidRequestError: `max_tokens` is 0, and the text is much longer than the context.
@@ -91,7 +93,8 @@ class Tokenizer:
     def tokenize_plain(self, text: str, *, parse_special: bool = False) -> Tokens:
         """Return the tokens of `text`, of any length, without surrounding tokens.
 
-        Lone surrogates become "?"; the text of a control token is parsed as that token only if `parse_special`.
+        Lone surrogates become "?"; the text of a control token is parsed as that token only if
+        `parse_special`.
         """
         parts = self._split_runs(text.encode(errors="replace"))
         return np.concatenate(

@@ -1,6 +1,7 @@
 """Decode a few tokens with all weight layouts enabled: ``python -m relevance_gen.llama.trial``.
 
-If this build of llama.cpp crashes on this processor, this process dies, which `probe`, its parent, detects.
+If this build of llama.cpp crashes on this processor, this process dies, which `probe`, its parent,
+detects.
 """
 
 from __future__ import annotations

@@ -28,8 +28,9 @@ OnProgress: TypeAlias = Callable[[float], bool]
 _MAX_VALUE_BYTES = 256
 _FLOAT16_BYTES = 2
 _MIN_MULTITHREADED_BYTES = 8 << 20
-"""Size of weights below which one thread is used, which takes less than a millisecond for a token. Several threads would
-save half of that on an idle machine, and take twenty milliseconds or more on a busy machine, waiting for each other."""
+"""Size of weights below which one thread is used, which takes less than a millisecond for a token.
+Several threads would save half of that on an idle machine, and take twenty milliseconds or more on
+a busy machine, waiting for each other."""
 
 
 class Weights:
@@ -41,7 +42,8 @@ class Weights:
         on_progress: see `OnProgress`.
 
     Raises:
-        ModelLoadError: the file is missing, not in GGUF format, damaged or unsupported, or the memory is too small.
+        ModelLoadError: the file is missing, not in GGUF format, damaged or unsupported, or the
+            memory is too small.
         InvalidRequestError: the GPU does not exist.
 
     Attributes:

@@ -160,8 +160,8 @@ def score(
 ) -> CandidateTable:
     """Return the n best candidates, ties included, with the scores of all stages.
 
-    There are more candidates if stages score more, or if there is a filter: the best of all chunks are candidates
-    too, because the scores of chunks must not depend on the filter.
+    There are more candidates if stages score more, or if there is a filter: the best of all chunks
+    are candidates too, because the scores of chunks must not depend on the filter.
     """
     n = max(n, N_STAGE_CANDIDATES)
     includes_unmatched = False

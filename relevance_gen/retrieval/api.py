@@ -44,28 +44,30 @@ def search(
 ) -> SearchResponse:
     """Return the chunks that answer a query.
 
-    Results share a word with the query: there can be fewer than `top_n`, or none. To search the same chunks repeatedly,
-    use a `ChunkIndex`; its scores are bit-identical.
+    Results share a word with the query: there can be fewer than `top_n`, or none. To search the
+    same chunks repeatedly, use a `ChunkIndex`; its scores are bit-identical.
 
     Args:
         query: the text to search for, not blank.
-        chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects, mixed; none blank. Any
-            iterable: a list, a generator, an array, a column of a data frame; or a table with a column ``text``, such as
-            those of Arrow, pandas and Polars, whose other columns are metadata.
+        chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects,
+            mixed; none blank. Any iterable: a list, a generator, an array, a column of a data
+            frame; or a table with a column ``text``, such as those of Arrow, pandas and Polars,
+            whose other columns are metadata.
         top_n: maximum number of results, at least 1.
         true_order: return results in the order of the chunks (true) or best first (false).
         options: see `SearchParams`
-        blank: ``"error"`` rejects a blank or missing chunk; ``"skip"`` leaves it out, and the others keep their
-            positions. Missing are None and NaN.
-        weighting: ``"pivoted"`` for the best ranking, ``"cosine"`` for the textbook's TF-IDF; formulas in
-            `relevance_gen.retrieval.weighting`.
-        encoding: the encoding in which tokens are counted: None for the embedded encoding, the name of a tiktoken
-            encoding, the path of a rank file, or a `tiktoken.Encoding`.
+        blank: ``"error"`` rejects a blank or missing chunk; ``"skip"`` leaves it out, and the
+            others keep their positions. Missing are None and NaN.
+        weighting: ``"pivoted"`` for the best ranking, ``"cosine"`` for the textbook's TF-IDF;
+            formulas in `relevance_gen.retrieval.weighting`.
+        encoding: the encoding in which tokens are counted: None for the embedded encoding, the name
+            of a tiktoken encoding, the path of a rank file, or a `tiktoken.Encoding`.
         progress: called with (chunks done, all chunks) while chunks are indexed; True shows a bar.
 
     Returns:
-        The results, with scores in (0, 1]; 1.0 is a chunk with exactly the terms of the query. If scores are equal, the
-        earlier chunk is better. `SearchResponse.confidence` is the probability that the chunks have an answer at all.
+        The results, with scores in (0, 1]; 1.0 is a chunk with exactly the terms of the query. If
+        scores are equal, the earlier chunk is better. `SearchResponse.confidence` is the
+        probability that the chunks have an answer at all.
 
     Raises:
         InvalidRequestError: an argument is invalid; the error names it.

@@ -51,14 +51,15 @@ class BaseIndex(ABC):
         """Return the best chunks for a query, or a response for each of several queries.
 
         Args:
-            query: the text to search for, not blank; or several in a list, a tuple, an array or an iterator.
+            query: the text to search for, not blank; or several in a list, a tuple, an array or an
+                iterator.
             top_n: maximum number of results, at least 1.
             true_order: return results in the order of the chunks (true) or best first (false).
             options: see `SearchParams`
 
         Raises:
-            InvalidRequestError: an argument is invalid; the error names it, and the index of an invalid query, as in
-                ``query[3]``.
+            InvalidRequestError: an argument is invalid; the error names it, and the index of an
+                invalid query, as in ``query[3]``.
             EncoderError: the encoder failed.
             RerankerError: the reranker failed.
             ChunksMissingError: a shard of a cluster is lost, and not restored yet.
@@ -86,7 +87,8 @@ class BaseIndex(ABC):
     def explain(self, query: str, chunk: int, **options: Unpack[ExplainOptions]) -> Explanation:
         """Explain the contributions of the query's terms and of each stage to the score of a chunk.
 
-        Operators that exclude the chunk from the results are listed, with the score that it has without them.
+        Operators that exclude the chunk from the results are listed, with the score that it has
+        without them.
 
         Args:
             query: the text to search for, not blank.

@@ -48,7 +48,8 @@ from relevance_gen.types import (
 T = TypeVar("T")
 
 _STEMMED_AT_ONCE: Final = 1 << 16
-"""Maximum number of terms of a segment that are stemmed when an index is built; of more terms, only the terms that are searched."""
+"""Maximum number of terms of a segment that are stemmed when an index is built; of more terms, only
+the terms that are searched."""
 
 
 @define(eq=False)
@@ -95,30 +96,34 @@ class _State:
 class ChunkIndex(MutableIndex):
     """An index of chunks in memory or in a mapped file; `search` returns bit-identical results.
 
-    Chunks can be added and removed. A chunk keeps its position: results contain it as `original_index`, and the position
-    of a removed chunk is not assigned again. Results are those of a new index of the remaining chunks.
+    Chunks can be added and removed. A chunk keeps its position: results contain it as
+    `original_index`, and the position of a removed chunk is not assigned again. Results are those
+    of a new index of the remaining chunks.
 
-    Thread-safe: a search uses the index before or after a change, never in between. Pickling and copying use the format
-    of `save`.
+    Thread-safe: a search uses the index before or after a change, never in between. Pickling and
+    copying use the format of `save`.
 
     Args:
-        chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects, mixed, in any iterable; or
-            a table, such as those of Arrow, pandas and Polars, with a chunk in each row (needs the extra ``data``).
-        text: the field of mappings, or the column of a table, that contains the text. With it, and in a table, ``title``
-            is the title and all other fields are metadata. None means ``text``.
-        blank: ``"error"`` rejects a blank or missing chunk; ``"skip"`` leaves it out, and the others keep their
-            positions. Missing are None and NaN.
+        chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects,
+            mixed, in any iterable; or a table, such as those of Arrow, pandas and Polars, with a
+            chunk in each row (needs the extra ``data``).
+        text: the field of mappings, or the column of a table, that contains the text. With it, and
+            in a table, ``title`` is the title and all other fields are metadata. None means
+            ``text``.
+        blank: ``"error"`` rejects a blank or missing chunk; ``"skip"`` leaves it out, and the
+            others keep their positions. Missing are None and NaN.
         weighting: ``"pivoted"`` for the best ranking, ``"cosine"`` for the textbook's; formulas in
             `relevance_gen.retrieval.weighting`.
-        encoder: an `Encoder`, which raises the scores of chunks whose meaning is similar to a query's. The index stores
-            the vectors of all passages, two bytes for each component, so that a query costs one encoding. None ranks by
-            terms only.
-        encoding: the encoding in which tokens are counted: None for the embedded encoding, the name of a tiktoken
-            encoding, the path of a rank file, or a `tiktoken.Encoding`.
-        n_jobs: number of processes that build the index, at most 4, and fewer for little text; -1 means the number of
-            cores. On platforms that start processes by spawning, a script needs ``if __name__ == "__main__":``.
-        progress: called with (chunks done, all chunks) while the index is built; with an encoder, while it encodes,
-            which takes most of the time. True shows a bar.
+        encoder: an `Encoder`, which raises the scores of chunks whose meaning is similar to a
+            query's. The index stores the vectors of all passages, two bytes for each component, so
+            that a query costs one encoding. None ranks by terms only.
+        encoding: the encoding in which tokens are counted: None for the embedded encoding, the name
+            of a tiktoken encoding, the path of a rank file, or a `tiktoken.Encoding`.
+        n_jobs: number of processes that build the index, at most 4, and fewer for little text; -1
+            means the number of cores. On platforms that start processes by spawning, a script needs
+            ``if __name__ == "__main__":``.
+        progress: called with (chunks done, all chunks) while the index is built; with an encoder,
+            while it encodes, which takes most of the time. True shows a bar.
 
     Raises:
         InvalidRequestError: an argument is invalid; the error names it.
@@ -207,7 +212,7 @@ class ChunkIndex(MutableIndex):
         """Size of texts, arrays and caches in bytes, without metadata."""
         return self._state.segments.nbytes
 
-    # ── Search ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Search ────────────────────────────────────────────────────────────────────────────────────
 
     def answer_all(
         self,
@@ -255,7 +260,7 @@ class ChunkIndex(MutableIndex):
             )
         return models
 
-    # ── Changes ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Changes ───────────────────────────────────────────────────────────────────────────────────
 
     def _add(self, chunks: Chunks) -> range:
         non_blank, numbers = chunks.without_blank()
@@ -289,13 +294,15 @@ class ChunkIndex(MutableIndex):
     ) -> ChunkIndex:
         """Return an index without some of the chunks and with other chunks inserted; this index is not changed.
 
-        Its positions and results equal those in a new index of the same chunks. The cost depends on the chunks added and
-        removed, and is some nanoseconds for each other chunk. Vectors of an encoder are not copied.
+        Its positions and results equal those in a new index of the same chunks. The cost depends on
+        the chunks added and removed, and is some nanoseconds for each other chunk. Vectors of an
+        encoder are not copied.
 
         Args:
             removed: positions of chunks to leave out.
             chunks: as for the class, none of them blank.
-            at: the position of each of `chunks` in the new index, ascending; the other chunks keep their order.
+            at: the position of each of `chunks` in the new index, ascending; the other chunks keep
+                their order.
 
         Raises:
             InvalidRequestError: a chunk is invalid, or a position has no chunk.
@@ -317,7 +324,8 @@ class ChunkIndex(MutableIndex):
             raise InvalidRequestError.must_be("at", allowed, new_positions.tolist())
         unchanged = np.delete(np.arange(n_positions), new_positions)
         after = np.concatenate(([-1], unchanged))
-        # A removed chunk gets the position of the chunk before it, and is not found at that position.
+        # A removed chunk gets the position of the chunk before it, and is not found at that
+        # position.
         moved = [
             evolve(
                 segment,
@@ -334,7 +342,7 @@ class ChunkIndex(MutableIndex):
         )
         return index
 
-    # ── Files ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Files ─────────────────────────────────────────────────────────────────────────────────────
 
     def save(self, path: str | PathLike[str], *, overwrite: bool = False) -> None:
         """Write the index to a file atomically; `load` opens it.
@@ -345,7 +353,8 @@ class ChunkIndex(MutableIndex):
 
         Raises:
             OSError: the file cannot be written.
-            InvalidRequestError: metadata is not JSON, the path is invalid, or its file is not an index.
+            InvalidRequestError: metadata is not JSON, the path is invalid, or its file is not an
+                index.
         """
         storage.write(path, self._saved(), overwrite=overwrite)
 
@@ -380,33 +389,35 @@ class ChunkIndex(MutableIndex):
     ) -> ChunkIndex:
         """Build an index of more text than fits into memory, in the file that `save` would write, and open it.
 
-        Chunks are indexed in blocks that fit into memory; each block is written next to `path`, and all blocks are
-        merged at the end. Results are those of an index built of all chunks at once. The folder of `path` needs space
-        for two such files.
+        Chunks are indexed in blocks that fit into memory; each block is written next to `path`, and
+        all blocks are merged at the end. Results are those of an index built of all chunks at once.
+        The folder of `path` needs space for two such files.
 
         Args:
-            source: a file of JSON lines (``.jsonl``, ``.ndjson``, also with ``.gz`` or ``.zst``) or Parquet
-                (``.parquet``), a folder of documents, a table, or an iterable of strings, mappings and `Chunk` objects.
-                A ``pathlib.Path`` in an iterable is such a file or folder, too; a string is a text. Parquet, tables and
-                ``.zst`` need the extra ``data``.
+            source: a file of JSON lines (``.jsonl``, ``.ndjson``, also with ``.gz`` or ``.zst``) or
+                Parquet (``.parquet``), a folder of documents, a table, or an iterable of strings,
+                mappings and `Chunk` objects. A ``pathlib.Path`` in an iterable is such a file or
+                folder, too; a string is a text. Parquet, tables and ``.zst`` need the extra
+                ``data``.
             path: as for `save`. The file is created or replaced at the end.
             text: the field of a record that contains the text.
-            title: the field that contains the title, if any; "" for none. All other fields are metadata, and so
-                are the fields of ``metadata``.
+            title: the field that contains the title, if any; "" for none. All other fields are
+                metadata, and so are the fields of ``metadata``.
             blank: as for the class.
             weighting: as for the class.
             encoder: as for the class.
             encoding: as for the class.
             n_jobs: as for the class.
-            memory_bytes: approximate memory of all processes together while the index is built, at least 16 MiB; an
-                encoder, and some bytes for each chunk, are additional. A line of the source can have a 64th of it, and a
-                text a fifth; Parquet is read by pages, which are additional if they are longer.
+            memory_bytes: approximate memory of all processes together while the index is built, at
+                least 16 MiB; an encoder, and some bytes for each chunk, are additional. A line of
+                the source can have a 64th of it, and a text a fifth; Parquet is read by pages,
+                which are additional if they are longer.
             progress: as for the class. The number of all chunks is estimated.
             overwrite: as for `save`.
 
         Raises:
-            InvalidRequestError: an argument is invalid, or a record of the source is not a chunk; the error names file
-                and line. Or no record has the field that `title` names.
+            InvalidRequestError: an argument is invalid, or a record of the source is not a chunk;
+                the error names file and line. Or no record has the field that `title` names.
             EncoderError: the encoder failed.
             OSError: the source cannot be read, or the file cannot be written.
         """
@@ -461,13 +472,16 @@ class ChunkIndex(MutableIndex):
 
         Args:
             path: a file that `save` wrote.
-            encoding: as for the saved index; optional if that is the embedded encoding or a published encoding.
+            encoding: as for the saved index; optional if that is the embedded encoding or a
+                published encoding.
             encoder: as for the saved index; None ranks by terms only, and discards the vectors.
-            check: compare the file's checksum, which reads the whole file; False if the file is known to be undamaged.
+            check: compare the file's checksum, which reads the whole file; False if the file is
+                known to be undamaged.
 
         Raises:
             IndexFormatError: the file is damaged, not an index, or of another format version.
-            InvalidRequestError: encoding or encoder differs from that of the saved index, or that has no encoder.
+            InvalidRequestError: encoding or encoder differs from that of the saved index, or that
+                has no encoder.
             OSError: the file cannot be read.
         """
         saved = storage.read(path, check=check)

@@ -1,7 +1,7 @@
 """Collapse a ranking: return at most one result for each value of a metadata key.
 
-Values are compared by 64 bits of a hash: two of a million distinct values have the same hash with a probability of
-3e-8.
+Values are compared by 64 bits of a hash: two of a million distinct values have the same hash with a
+probability of 3e-8.
 """
 
 from __future__ import annotations

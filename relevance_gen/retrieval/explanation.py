@@ -101,7 +101,8 @@ def explain(
     for stage in weighted.stages if remaining else ():
         of_stage = stage.contributions(columns, lexical)
         (shares if stage.is_after_normalization else added).update(of_stage)
-    # A score above that of the query matched against itself is bounded to 1, and its summands are scaled likewise.
+    # A score above that of the query matched against itself is bounded to 1, and its summands are
+    # scaled likewise.
     total = math.fsum([*cosine_parts, *added.values()])
     scale = remaining * (lexical - math.fsum(shares.values())) / total if total else 0.0
     parts |= {part: value * scale for part, value in added.items()}

@@ -1,15 +1,19 @@
 """Find the character ranges of a chunk that match the query: the best passage, and the matching words.
 
-Ranges are computed from the terms that the query's words match, and their idf. The weight of a word is its idf times the
-weight of its match, as a share of the idf of all words of the query, without stop words if any chunk has another word.
-The weight of a range is the sum of the weights of its distinct words, each at its best match; it is the span's score.
+Ranges are computed from the terms that the query's words match, and their idf. The weight of a word
+is its idf times the weight of its match, as a share of the idf of all words of the query, without
+stop words if any chunk has another word. The weight of a range is the sum of the weights of its
+distinct words, each at its best match; it is the span's score.
 
-* The passage is the window of 40 tokens with the greatest weight, trimmed to the first and the last word that add to
-  that weight; of equal ones the one whose words are closest together, then the first.
-* Words are found anywhere in the chunk. Overlapping words, such as n-grams, or identifiers and their parts, are one span.
+* The passage is the window of 40 tokens with the greatest weight, trimmed to the first and the last
+  word that add to that weight; of equal ones the one whose words are closest together, then the
+  first.
+* Words are found anywhere in the chunk. Overlapping words, such as n-grams, or identifiers and
+  their parts, are one span.
 
-Spans are whole code points of the original text, and include marks, joiners and soft hyphens after a letter. The text of
-a span contains the term that was found there. Source: the rule is ours, measured in bench/passages.py.
+Spans are whole code points of the original text, and include marks, joiners and soft hyphens after
+a letter. The text of a span contains the term that was found there. Source: the rule is ours,
+measured in bench/passages.py.
 """
 
 from __future__ import annotations
@@ -34,7 +38,8 @@ from relevance_gen.types import Span
 WINDOW: Final = 40
 """Tokens in a passage; windows of 24, 60 and 100 tokens were measured to be worse."""
 _TOTAL_WEIGHT: Final = 1 << 40
-"""Weight of the whole query. Weights are integers, so that equal passages are equal in any order of addition."""
+"""Weight of the whole query. Weights are integers, so that equal passages are equal in any order of
+addition."""
 MAX_SPANS: Final = 1 << 20
 """Maximum number of spans in one response."""
 _BATCH_CHARS: Final = 1 << 18
@@ -119,7 +124,8 @@ def _find_matches(text: str, first_chars: Offsets, terms: WeightedTerms) -> _Mat
     matches = [terms.matches[i] for i in subject]
     idf = [terms.idf[i] for i in subject]
     total_idf = math.fsum(idf) or 1.0
-    # The terms that the query's words match, by id; of equal ids the best match comes first, and is found.
+    # The terms that the query's words match, by id; of equal ids the best match comes first, and is
+    # found.
     ids = concat([match.ids for match in matches], np.uint64)
     match_weight = concat([match.weight for match in matches], np.float64)
     shares = [match.weight * (idf[i] / total_idf) for i, match in enumerate(matches)]

@@ -40,7 +40,8 @@ class LocalSegments:
     Args:
         segments: the segments.
         weighting: the weighting of terms.
-        before: the segments before a change; the cached postings of segments that are unchanged are used further.
+        before: the segments before a change; the cached postings of segments that are unchanged are
+            used further.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class LocalSegments:
         segment_bytes = sum(scorer.segment.nbytes + scorer.cache_bytes for scorer in self.scorers)
         return segment_bytes + self.rankings.nbytes
 
-    # ── The search port ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The search port ───────────────────────────────────────────────────────────────────────────
 
     def match_terms(self, request: MatchRequest) -> MatchResponse:
         """Return the terms that words of the query match, in all segments together."""

@@ -102,12 +102,15 @@ class MutableIndex(BaseIndex):
     ) -> range:
         """Add chunks, and return their positions, which follow all positions assigned before.
 
-        The cost depends on the added chunks, not on the size of the index. In a folder, a bucket or a cluster each call
-        writes a new shard, and small shards are merged: add many chunks with one call if possible.
+        The cost depends on the added chunks, not on the size of the index. In a folder, a bucket or
+        a cluster each call writes a new shard, and small shards are merged: add many chunks with
+        one call if possible.
 
         Args:
-            chunks: as for `relevance_gen.ChunkIndex`; in a folder, a bucket or a cluster, metadata must be JSON.
-            blank: ``"error"`` rejects a blank chunk; ``"skip"`` leaves it out, but assigns its position.
+            chunks: as for `relevance_gen.ChunkIndex`; in a folder, a bucket or a cluster, metadata
+                must be JSON.
+            blank: ``"error"`` rejects a blank chunk; ``"skip"`` leaves it out, but assigns its
+                position.
 
         Raises:
             InvalidRequestError: a chunk is invalid; none was added.
@@ -130,7 +133,8 @@ class MutableIndex(BaseIndex):
 
         Args:
             positions: the positions.
-            where: a filter as in `search`, instead of positions: ``index.remove(where={"source": "a.txt"})``.
+            where: a filter as in `search`, instead of positions: ``index.remove(where={"source":
+                "a.txt"})``.
 
         Raises:
             InvalidRequestError: a position has no chunk, or `where` is invalid; none was removed.

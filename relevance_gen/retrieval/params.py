@@ -1,7 +1,8 @@
 """The options of one search: their names, defaults, validation and documentation, and the models that a search uses.
 
-`SearchParams` is the only place that documents an option. `SearchOptions` repeats names and types for type checkers;
-`relevance_gen.retrieval.signatures` copies names, defaults and documentation to the functions that take options.
+`SearchParams` is the only place that documents an option. `SearchOptions` repeats names and types
+for type checkers; `relevance_gen.retrieval.signatures` copies names, defaults and documentation to
+the functions that take options.
 """
 
 from __future__ import annotations
@@ -50,27 +51,32 @@ class SearchParams:
         query: the text to search for, not blank.
         top_n: maximum number of results, at least 1.
         true_order: return results in the order of the chunks (true) or best first (false).
-        where: return only chunks that pass this filter; scores use the statistics of all chunks. Metadata that a chunk
-            must have (``{"source": "a.txt"}``, or a list of values under a key), a callable of a chunk's metadata,
-            positions, or a mask with one boolean for each position. In a cluster a callable is sent to the nodes,
-            which run it.
-        min_relative_score: return only results whose score is at least this share of the best score, in [0, 1].
-        distinct: return at most one result for each value of this metadata key: the best, of equal scores the earlier;
-            its ``num_collapsed`` counts the chunks that are left out. Every chunk without the key is returned. All chunks that share a
-            word with the query are ranked for that.
+        where: return only chunks that pass this filter; scores use the statistics of all chunks.
+            Metadata that a chunk must have (``{"source": "a.txt"}``, or a list of values under a
+            key), a callable of a chunk's metadata, positions, or a mask with one boolean for each
+            position. In a cluster a callable is sent to the nodes, which run it.
+        min_relative_score: return only results whose score is at least this share of the best
+            score, in [0, 1].
+        distinct: return at most one result for each value of this metadata key: the best, of equal
+            scores the earlier; its ``num_collapsed`` counts the chunks that are left out. Every
+            chunk without the key is returned. All chunks that share a word with the query are
+            ranked for that.
         spans: return in each result the character ranges that match the query.
-        num_candidates: number of chunks, the best by lexical score, that an encoder scores; None scores every chunk,
-            and finds chunks that share no word with the query; 0 disables the encoder.
-        rerank_top_n: number of chunks, the best so far, that a reranker scores; None scores every chunk, and finds
-            chunks that share no word with the query; 0 disables the reranker.
-        syntax: ``"plain"`` treats quotes, + and - as text. With ``"operators"`` a chunk must contain an
-            ``"exact phrase"`` and a ``+word`` in any of its inflections, and must not contain a ``-word``; see
-            `relevance_gen.retrieval.query.operators`.
-        correct_spelling: replace a word of seven letters or more that no chunk has by the most frequent word at edit
-            distance 1; ``response.metadata.corrections`` lists the replacements.
+        num_candidates: number of chunks, the best by lexical score, that an encoder scores; None
+            scores every chunk, and finds chunks that share no word with the query; 0 disables the
+            encoder.
+        rerank_top_n: number of chunks, the best so far, that a reranker scores; None scores every
+            chunk, and finds chunks that share no word with the query; 0 disables the reranker.
+        syntax: ``"plain"`` treats quotes, + and - as text. With ``"operators"`` a chunk must
+            contain an ``"exact phrase"`` and a ``+word`` in any of its inflections, and must not
+            contain a ``-word``; see `relevance_gen.retrieval.query.operators`.
+        correct_spelling: replace a word of seven letters or more that no chunk has by the most
+            frequent word at edit distance 1; ``response.metadata.corrections`` lists the
+            replacements.
 
     Raises:
-        InvalidRequestError: an option is invalid; `where` and `distinct` are checked against the chunks later.
+        InvalidRequestError: an option is invalid; `where` and `distinct` are checked against the
+            chunks later.
     """
 
     query: str = _option(NOTHING, checks.not_blank, kw_only=False)
@@ -117,7 +123,8 @@ def search_params(query: object, **options: Any) -> SearchParams | list[SearchPa
     """Return the parameters of one search, or of several if the query is a list, a tuple, an array or an iterator.
 
     Raises:
-        InvalidRequestError: an option is invalid; the error names the index of an invalid query, as in ``query[3]``.
+        InvalidRequestError: an option is invalid; the error names the index of an invalid query, as
+            in ``query[3]``.
     """
     queries = checks.as_list(query)
     if not isinstance(queries, list | tuple | Iterator):
@@ -187,10 +194,10 @@ class SearchModels:
     """The models that a search uses in addition to terms.
 
     Args:
-        encoder: an `Encoder`, which raises the scores of chunks whose meaning is similar to the query's; None ranks by
-            terms only. An index of a cluster accepts none.
-        reranker: a `Reranker`, which reads the best chunks together with the query, and ranks them again; None uses no
-            reranker.
+        encoder: an `Encoder`, which raises the scores of chunks whose meaning is similar to the
+            query's; None ranks by terms only. An index of a cluster accepts none.
+        reranker: a `Reranker`, which reads the best chunks together with the query, and ranks them
+            again; None uses no reranker.
 
     Raises:
         InvalidRequestError: a model is invalid.
@@ -205,7 +212,8 @@ class SearchModels:
         """Return the stages of the models for one search: the encoder, then stages in between, then the reranker.
 
         Raises:
-            InvalidRequestError: an option requests that a model scores every chunk, and the model is None.
+            InvalidRequestError: an option requests that a model scores every chunk, and the model
+                is None.
         """
         if params.num_candidates is None and self.encoder is None:
             raise _missing_model("num_candidates", "encoder")

@@ -1,13 +1,17 @@
 """The search port: the interface that a machine, a folder or a cluster implements for search.
 
-Requests and responses are values: they can be pickled, and hold no functions. A search makes two or three requests:
+Requests and responses are values: they can be pickled, and hold no functions. A search makes two or
+three requests:
 
-1. `Segments.match_terms`: which terms does each word of the query match, and in how many chunks does each occur?
-2. `Segments.top_candidates`: which chunks have the highest lexical scores, and which features do they have?
+1. `Segments.match_terms`: which terms does each word of the query match, and in how many chunks
+does each occur?
+2. `Segments.top_candidates`: which chunks have the highest lexical scores, and which features do
+they have?
 3. `Segments.extract_features`: features of the chunks that are returned, such as their texts.
 
-`relevance_gen.retrieval.local_segments` answers for segments in this process. Results do not depend on the
-division of chunks into segments, nor of segments among machines: the responses of segments are merged, in any order.
+`relevance_gen.retrieval.local_segments` answers for segments in this process. Results do not depend
+on the division of chunks into segments, nor of segments among machines: the responses of segments
+are merged, in any order.
 """
 
 from __future__ import annotations
@@ -78,7 +82,7 @@ class Segments(Protocol):
         """Return facts of the stored chunks that depend on no query."""
 
 
-# ── Terms ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Terms ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen
@@ -98,9 +102,11 @@ class MatchResponse:
     """The terms that segments have."""
 
     matches: tuple[TermMatch, ...] = ()
-    """For each of `MatchRequest.terms`: the terms that it matches, and the number of chunks with any of them."""
+    """For each of `MatchRequest.terms`: the terms that it matches, and the number of chunks with
+    any of them."""
     near_terms: tuple[Mapping[str, int], ...] = ()
-    """For each of `MatchRequest.misspelled`: terms at edit distance 1, with the number of chunks that have each."""
+    """For each of `MatchRequest.misspelled`: terms at edit distance 1, with the number of chunks
+    that have each."""
     spellings: Mapping[int, str] = field(factory=dict)
     """Spellings of the `MatchRequest.term_ids` that any segment has."""
 
@@ -124,28 +130,31 @@ class MatchResponse:
         return cls(tuple(matches), tuple(near_terms), spellings)
 
 
-# ── Candidates ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Candidates ────────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen(eq=False)
 class CandidateRequest:
     """A request for the chunks with the highest lexical scores.
 
-    Features of `features` are extracted from the chunks at the `best_rows` for `n_features`, so that most queries
-    need no further request. A spec is skipped, and its features are None, if these chunks are more than its
-    `FeatureSpec.max_chunks`.
+    Features of `features` are extracted from the chunks at the `best_rows` for `n_features`, so
+    that most queries need no further request. A spec is skipped, and its features are None, if
+    these chunks are more than its `FeatureSpec.max_chunks`.
     """
 
     terms: WeightedTerms
     n: int
-    """Number of chunks, n: the best n of all chunks, and the best n that pass the filter; ties add more."""
+    """Number of chunks, n: the best n of all chunks, and the best n that pass the filter; ties add
+    more."""
     filter: Filter | None = None
     includes_unmatched: bool = False
-    """Whether all chunks that pass the filter are candidates, including those without a term of the query."""
+    """Whether all chunks that pass the filter are candidates, including those without a term of the
+    query."""
     n_features: int = 0
     features: tuple[FeatureSpec, ...] = ()
     later_features: tuple[FeatureSpec, ...] = ()
-    """Features that may be requested later for some of these chunks; a remote implementation may extract them now."""
+    """Features that may be requested later for some of these chunks; a remote implementation may
+    extract them now."""
 
 
 @frozen(eq=False)
@@ -196,7 +205,7 @@ class Candidates:
         )
 
 
-# ── Inventory ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Inventory ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen(eq=False)
@@ -258,7 +267,8 @@ def merge_extracted(
     """Merge the features that several segments extracted for one request.
 
     Args:
-        parts: for each segment with any of the chunks the rows of the request that it has, and their features.
+        parts: for each segment with any of the chunks the rows of the request that it has, and
+            their features.
 
     Returns:
         The rows of the request that any segment has, ascending, and the features in that order.

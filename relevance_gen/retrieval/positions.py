@@ -33,7 +33,8 @@ def check_positions(values: object, n_positions: int, segments: Segments) -> Off
     """Return distinct positions in ascending order, if each has a chunk; the arguments are as for `check_position`.
 
     Raises:
-        InvalidRequestError: `values` is no list, or a position is invalid; the error names the first such position.
+        InvalidRequestError: `values` is no list, or a position is invalid; the error names the
+            first such position.
     """
     values = as_list(values)
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):
@@ -48,8 +49,8 @@ def positions_to_remove(
     """Return distinct positions in ascending order: the given positions, or the positions of all chunks that pass `where`.
 
     Raises:
-        InvalidRequestError: both or neither are given, a position is invalid as in `check_positions`, or `where` is
-            invalid.
+        InvalidRequestError: both or neither are given, a position is invalid as in
+            `check_positions`, or `where` is invalid.
     """
     if (positions is None) == (where is None):
         raise InvalidRequestError("must be given, or where instead, and not both", "positions")

@@ -43,11 +43,13 @@ from relevance_gen.retrieval.weighting import Weighting
 from relevance_gen.text.blocks import batch_by_size
 
 _BATCH_TOKENS: Final = 1 << 17
-"""Chunks of about this number of tokens are read together: there can be many with ties, and each can be long."""
+"""Chunks of about this number of tokens are read together: there can be many with ties, and each
+can be long."""
 _BATCH_POSTINGS: Final = 1 << 15
 """About this number of postings are summed together, while they are in the core's cache."""
 _DENSE_DIVISOR: Final = 8
-"""Postings are summed in an array of all chunks if there are more than the number of chunks divided by this."""
+"""Postings are summed in an array of all chunks if there are more than the number of chunks divided
+by this."""
 _MIN_CACHE_BYTES: Final = 2 << 20
 _EXACT_CACHE_BYTES: Final = 1 << 17
 """Size of the cache of terms without inflections: enough for all stop words."""
@@ -106,7 +108,7 @@ class SegmentScorer:
         """Size of the caches in bytes."""
         return self.postings_cache.nbytes + self._exact_cache.nbytes
 
-    # ── Terms ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Terms ─────────────────────────────────────────────────────────────────────────────────────
 
     def match_terms(self, request: MatchRequest) -> MatchResponse:
         """Return the terms of this segment that words match."""
@@ -174,7 +176,8 @@ class SegmentScorer:
 
         Args:
             terms: words of the query.
-            matches: the terms that each word matches in all segments; None searches the dictionary for inflections.
+            matches: the terms that each word matches in all segments; None searches the dictionary
+                for inflections.
         """
         keys = []
         for term in terms:
@@ -222,7 +225,7 @@ class SegmentScorer:
             return chunk.take(first), np.bincount(is_first.cumsum() - 1, tf)
         return chunk.take(first), np.add.reduceat(tf, first) if first.size else tf
 
-    # ── Candidates ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Candidates ────────────────────────────────────────────────────────────────────────────────
 
     def top_candidates(self, request: CandidateRequest) -> Candidates:
         """Return the chunks with the highest lexical scores, without features."""
@@ -268,7 +271,8 @@ class SegmentScorer:
     def _lexical_sums(self, terms: WeightedTerms) -> Floats | None:
         """Return the scalar product of each chunk with the query, shape (N,); None if all are 0.
 
-        Stop words count in chunks that have another word of the query, or everywhere if no chunk of any segment has.
+        Stop words count in chunks that have another word of the query, or everywhere if no chunk of
+        any segment has.
         """
         content: list[int] = []
         stop_words: list[int] = []
@@ -325,7 +329,8 @@ class SegmentScorer:
         segment, token_ids = self.segment, terms.token_ids
         if token_ids.size not in segment.lengths:
             return _NO_ORDS
-        # Chunks with the query's number of tokens, any of its words, and its norm; few of these have other tokens.
+        # Chunks with the query's number of tokens, any of its words, and its norm; few of these
+        # have other tokens.
         similar = (segment.n_occurrences == token_ids.size).nonzero()[0]
         similar = similar[sums[similar] > 0.0]
         norm, tolerance = terms.token_norm, 1e-9 * terms.token_norm
@@ -345,7 +350,7 @@ class SegmentScorer:
             verbatim.append(chunk_ords[(ids == token_ids).all(axis=1)])
         return np.concatenate(verbatim)
 
-    # ── Features and inventory ───────────────────────────────────────────────────────────────────────────────────────
+    # ── Features and inventory ────────────────────────────────────────────────────────────────────
 
     def extract_features(self, request: FeatureRequest) -> tuple[Offsets, tuple[Any, ...]]:
         """Return the rows of the request whose chunks are in this segment, and the features of these chunks."""

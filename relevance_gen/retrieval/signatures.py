@@ -40,8 +40,9 @@ def with_options(
 ) -> Callable[[Function], Function]:
     """Return a decorator of functions whose last parameter is ``**options: Unpack[options_class]``, or of a subclass.
 
-    It replaces that parameter by the options in ``__signature__``, and the entry ``options:`` of the docstring by their
-    documentation. A parameter of a subclass remains after the options; options in `without` are not shown.
+    It replaces that parameter by the options in ``__signature__``, and the entry ``options:`` of
+    the docstring by their documentation. A parameter of a subclass remains after the options;
+    options in `without` are not shown.
     """
 
     def decorate(function: Function) -> Function:

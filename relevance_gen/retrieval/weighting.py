@@ -8,15 +8,17 @@ Both weightings are cosines of TF-IDF vectors, with N chunks, df(t) of which hav
     w(t, q) = (1 + ln qtf) · idf(t)      n(d) = ‖w(·, d)‖₂      m = mean of n over all chunks
     cosine(q, d) = Σ_t w(t, q) w(t, d) / (‖w(·, q)‖₂ · (0.4 m + 0.6 n(d)))
 
-If n = 1, 2 or 3 other words of the query occur in any chunk, the idf of stop words is multiplied by 2^(1 − n); if n > 3
-it is 0. The idf of question words is 0 if n > 0. If n = 0, all words keep their idf.
+If n = 1, 2 or 3 other words of the query occur in any chunk, the idf of stop words is multiplied by
+2^(1 − n); if n > 3 it is 0. The idf of question words is 0 if n > 0. If n = 0, all words keep their
+idf.
 
-It is a cosine if each chunk is given one extra coordinate, which is zero in every query, so that the chunk's length
-equals its denominator: pivoted normalization. Source: Singhal, Buckley, Mitra, "Pivoted Document Length
-Normalization", SIGIR 1996; the saturation of tf is BM25's (Robertson and Walker, SIGIR 1994).
+It is a cosine if each chunk is given one extra coordinate, which is zero in every query, so that
+the chunk's length equals its denominator: pivoted normalization. Source: Singhal, Buckley, Mitra,
+"Pivoted Document Length Normalization", SIGIR 1996; the saturation of tf is BM25's (Robertson and
+Walker, SIGIR 1994).
 
-``cosine`` is the textbook's, SMART ltc.ltc with scikit-learn's smoothed idf, to verify the implementation: for equal
-terms its scores equal those of ``TfidfVectorizer(sublinear_tf=True)``:
+``cosine`` is the textbook's, SMART ltc.ltc with scikit-learn's smoothed idf, to verify the
+implementation: for equal terms its scores equal those of ``TfidfVectorizer(sublinear_tf=True)``:
 
     w(t, d) = (1 + ln tf) · idf(t)       idf(t) = 1 + ln((1 + N) / (1 + df))
     cosine(q, d) = Σ_t w(t, q) w(t, d) / (‖w(·, q)‖₂ ‖w(·, d)‖₂)
@@ -78,12 +80,14 @@ class Weighting:
     saturate: Callable[
         [npt.NDArray[Any]], Floats
     ]  # returns the weight of each count of a term, without idf
-    # returns the idf of each word, given df, the words and the number of chunks; 0 for a word without weight
+    # returns the idf of each word, given df, the words and the number of chunks; 0 for a word
+    # without weight
     idf: Callable[[Sequence[int], Sequence[QueryTerm], int], tuple[float, ...]]
-    # returns the length normalization of each chunk, which divides its scalar product; above 0, shape (N,)
+    # returns the length normalization of each chunk, which divides its scalar product; above 0,
+    # shape (N,)
     denominators: Callable[[Segment, Statistics], Floats]
-    # returns the score of words matched against themselves, given their norm as a chunk, the query's norm, and the mean
-    # norm of chunks
+    # returns the score of words matched against themselves, given their norm as a chunk, the
+    # query's norm, and the mean norm of chunks
     self_match: Callable[[Sequence[OwnTerm], float, float, float], SelfMatch]
     # returns the stages for a query, in the order in which they run
     stages: Callable[[WeightedTerms], tuple[Stage, ...]]
@@ -100,8 +104,9 @@ class Weighting:
     ) -> WeightedQuery:
         """Weight the terms of a query by the statistics of all chunks, and create the stages that score it.
 
-        Words of the query that all chunks lack, except stop words, lower all scores by one factor: the score of the rest of
-        the query matched against itself, divided by that of the whole query.
+        Words of the query that all chunks lack, except stop words, lower all scores by one factor:
+        the score of the rest of the query matched against itself, divided by that of the whole
+        query.
         """
         matches, df, qtf = [], [], []
         for term, term_match in zip(query.terms, term_matches, strict=True):
@@ -141,7 +146,8 @@ class Weighting:
         reference = _self_score(own, stages)
         known_share = 1.0
         if unknown_idf:
-            # The whole query matched against itself: with the words that all chunks lack, except words without weight.
+            # The whole query matched against itself: with the words that all chunks lack, except
+            # words without weight.
             is_weighted, weighted_terms = [], []
             for own_term, n_chunks, term_idf in zip(own_terms, df, idf, strict=True):
                 is_weighted.append(n_chunks > 0 or term_idf > 0.0)

@@ -23,7 +23,8 @@ from relevance_gen.text.token_counting import TokenCounter
 CHUNKS_PER_BATCH: Final = 256
 """Number of chunks in a batch."""
 _BLOCK_BYTES: Final = 16 << 20
-"""Size of the texts, titles and metadata that are indexed together; indexing takes about five times that memory."""
+"""Size of the texts, titles and metadata that are indexed together; indexing takes about five times
+that memory."""
 _MAX_POSTINGS_IN_MEMORY: Final = 1 << 22
 """Segments with fewer postings, about 30 MiB of text, are merged in memory."""
 
@@ -50,8 +51,8 @@ def build_segment(
 ) -> BuiltSegment:
     """Build one segment of all chunks that are not blank.
 
-    If there is more text than one block, each block is written to a temporary file and all blocks are merged at the
-    end. The merged segment is memory-mapped from an unnamed file.
+    If there is more text than one block, each block is written to a temporary file and all blocks
+    are merged at the end. The merged segment is memory-mapped from an unnamed file.
 
     Args:
         batches: the chunks, in the order of their positions.

@@ -24,7 +24,8 @@ from relevance_gen.shards.version_store import MAX_UNPUBLISHED_S, VersionStore
 MAX_SHARD_TOKENS: Final = 256 << 20
 """Maximum size of a merged shard, about 1 Gi characters: a larger shard takes long to fetch."""
 _MIN_MERGED_SHARDS: Final = 8
-"""Number of neighboring shards of similar size that are merged: a chunk is rewritten once for each factor of 8."""
+"""Number of neighboring shards of similar size that are merged: a chunk is rewritten once for each
+factor of 8."""
 _SIZE_RATIO: Final = 4
 _MIN_TOKENS: Final = 64
 _MAX_BACKOFF_S: Final = 1.0
@@ -112,7 +113,8 @@ class IndexWriter:
         """Add a shard after the last position and return its positions.
 
         Args:
-            write: writes the shard with positions from 0; it is called again if its file has become too old.
+            write: writes the shard with positions from 0; it is called again if its file has become
+                too old.
         """
         shard = write()
         written_s = time.monotonic()

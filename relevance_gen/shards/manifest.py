@@ -1,7 +1,7 @@
 """Describe a version of a sharded index: its shards, their statistics, and which of their chunks were removed.
 
-A version is a JSON file that is never changed. `index.json` names the newest version. Both end with the SHA-256 of all
-bytes before that field, so a damaged or edited file is detected.
+A version is a JSON file that is never changed. `index.json` names the newest version. Both end with
+the SHA-256 of all bytes before that field, so a damaged or edited file is detected.
 """
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ class IndexVersion:
     shards: tuple[ShardRecord, ...] = field(
         validator=checks.Rule("distinct shards in order of their positions", _are_ordered)
     )
-    # files that remain for readers of earlier versions, and when they were replaced (seconds since 1970)
+    # files that remain for readers of earlier versions, and when they were replaced (seconds since
+    # 1970)
     replaced: dict[str, float] = field(
         factory=dict, hash=False, validator=checks.Rule("times by file", _are_times)
     )
@@ -212,7 +213,8 @@ def parse_pointer(content: bytes, place: str) -> str:
     """Return the name of the newest version's file, given the content of `index.json`.
 
     Raises:
-        IndexFormatError: the content is damaged, or of another program or format; the error names the place.
+        IndexFormatError: the content is damaged, or of another program or format; the error names
+            the place.
     """
     parsed = _unseal(content, POINTER_FILE, place)
     name = parsed.get("version")
@@ -225,7 +227,8 @@ def parse_version(content: bytes, name: str, place: str) -> IndexVersion:
     """Return the version that the content of a version's file describes.
 
     Raises:
-        IndexFormatError: the content is damaged, or of another program or format; the error names the place.
+        IndexFormatError: the content is damaged, or of another program or format; the error names
+            the place.
     """
     parsed = _unseal(content, name, place)
     del parsed["format"]

@@ -1,7 +1,7 @@
 """Read and write the files of one folder, on this machine or in an object store that `fsspec` supports.
 
-Every call to a remote store ends within a time limit and fails with an `OSError`. Calls to the local file system have
-no limit of their own.
+Every call to a remote store ends within a time limit and fails with an `OSError`. Calls to the
+local file system have no limit of their own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _CALL_TIMEOUT_S: Final = 30.0
 _MIN_BYTES_PER_S: Final = 1 << 20
 """Transfer rate that extends the time limit of a call that moves many bytes."""
 _MAX_WAITING_THREADS: Final = 16
-"""Threads that may wait for one folder at a time, if the package for its store lacks time limits."""
+"""Threads that may wait for one folder at a time, if the package for its store lacks time
+limits."""
 MAX_SMALL_BYTES: Final = 16 << 20
 """Maximum size of a file that `ObjectStore.replace` writes and `ObjectStore.read_state` reads."""
 _LOCK_FILE: Final = ".lock"
@@ -45,8 +46,8 @@ _call_slots: Final = WeakValueDictionary[str, threading.Semaphore]()
 class FileState:
     """The content of a small file at one moment.
 
-    `content` is None if the file does not exist. `tag` is the identifier (ETag) that the store gave this content, if
-    the store has such identifiers.
+    `content` is None if the file does not exist. `tag` is the identifier (ETag) that the store gave
+    this content, if the store has such identifiers.
     """
 
     content: bytes | None
@@ -129,7 +130,8 @@ class ObjectStore:
         """Return the current state of a small file, which `replace` compares."""
         self._file_system.invalidate_cache()
         try:
-            # The tag is read first: with a tag older than the content, `replace` fails instead of overwriting.
+            # The tag is read first: with a tag older than the content, `replace` fails instead of
+            # overwriting.
             information = {} if self._is_local else self._call("info", self._path(name))
             return FileState(self.read(name), information.get("ETag"))
         except FileNotFoundError:
@@ -138,8 +140,9 @@ class ObjectStore:
     def replace(self, name: str, content: bytes, before: FileState) -> bool:
         """Replace a small file atomically if its state is still `before`; return whether it was replaced.
 
-        S3 compares and writes in one request. In a local folder writers hold a lock. In other stores, a writer that
-        writes between the comparison and the write, a few milliseconds, is not detected.
+        S3 compares and writes in one request. In a local folder writers hold a lock. In other
+        stores, a writer that writes between the comparison and the write, a few milliseconds, is
+        not detected.
 
         Raises:
             OSError: the store does not answer; the file may have been written.
@@ -202,7 +205,8 @@ def _call_with_timeout(
 ) -> Any:
     """Return the result of a call to a store.
 
-    With `slots`, a thread makes the call and holds a slot until the call ends, which may be after the time limit.
+    With `slots`, a thread makes the call and holds a slot until the call ends, which may be after
+    the time limit.
 
     Raises:
         OSError: the call failed, or did not end in time.

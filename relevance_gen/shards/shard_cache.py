@@ -1,8 +1,9 @@
 """Cache the shards of remote indexes in a folder of this machine, as one memory-mapped copy for all its processes.
 
-A cached file belongs to one file of one address, with its size and hash: another index cannot change a file that is in
-use. A file has its full size before its content is fetched. A process holds a shared lock on each file that it uses.
-The least recently used of all other files are removed when space is needed.
+A cached file belongs to one file of one address, with its size and hash: another index cannot
+change a file that is in use. A file has its full size before its content is fetched. A process
+holds a shared lock on each file that it uses. The least recently used of all other files are
+removed when space is needed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _LOCK_TIMEOUT_S: Final = 600.0
 _INCOMPLETE_NS: Final = 10**9
 """Modification time of a file whose content is not fetched yet."""
 _VERIFIED_NS: Final = 0
-"""Modification time of a file whose hash was compared. A later change of the file sets another time."""
+"""Modification time of a file whose hash was compared. A later change of the file sets another
+time."""
 
 
 @frozen
@@ -179,7 +181,8 @@ def _download(store: ObjectStore, path: Path, file: StoredFile) -> None:
             sha256.update(block)
             cached.write(block)
         cached.flush()
-        # Without this, a crash of the machine may leave the time of a complete file without its content.
+        # Without this, a crash of the machine may leave the time of a complete file without its
+        # content.
         os.fsync(cached.fileno())
     if sha256.hexdigest() != file.sha256:
         raise IndexFormatError(f"{file.name} is damaged: its checksum does not match")

@@ -135,7 +135,8 @@ class ShardOpener:
 
     Args:
         place: a path or an address, as `as_address` returns it.
-        cache: a folder of this machine for the files of a remote index; None reads them into memory.
+        cache: a folder of this machine for the files of a remote index; None reads them into
+            memory.
     """
 
     def __init__(self, place: str, cache: ShardCache | None = None) -> None:
@@ -150,7 +151,8 @@ class ShardOpener:
         Raises:
             IndexFormatError: a shard is damaged, or belongs to another index.
             IndexUnavailableError: the cache is full, or this process may not open enough files.
-            OSError: a file cannot be read. A `FileNotFoundError` means that the version is no longer retained.
+            OSError: a file cannot be read. A `FileNotFoundError` means that the version is no
+                longer retained.
         """
         files = [shard.file for shard in shards]
         with ExitStack() as stack:

@@ -46,7 +46,8 @@ class VersionReader:
     Args:
         place: a path or an address.
         encoding: as for `relevance_gen.ChunkIndex.load`.
-        cache: a folder of this machine for the shards of a remote index; None reads them into memory.
+        cache: a folder of this machine for the shards of a remote index; None reads them into
+            memory.
     """
 
     def __init__(
@@ -76,7 +77,8 @@ class VersionReader:
             IndexFormatError: a shard is damaged, or belongs to another index.
             IndexUnavailableError: the cache is full, or this process may not open enough files.
             InvalidRequestError: the index was saved with another encoding.
-            OSError: a file cannot be read. A `FileNotFoundError` means that the version is no longer retained.
+            OSError: a file cannot be read. A `FileNotFoundError` means that the version is no
+                longer retained.
         """
         counter = self.counter(version)
         with self._opening:
@@ -110,12 +112,14 @@ class _Snapshot:
 class ShardedIndex(MutableIndex):
     """An index in a folder or bucket; `ChunkIndex` with the same chunks gives the same results, bit for bit.
 
-    Any number of processes can search and change it at the same time. A change is durable when the call returns, and
-    other objects see it after their `refresh`. Each object searches the version that it opened or refreshed last, and
-    never returns to an older version. Safe to share between threads.
+    Any number of processes can search and change it at the same time. A change is durable when the
+    call returns, and other objects see it after their `refresh`. Each object searches the version
+    that it opened or refreshed last, and never returns to an older version. Safe to share between
+    threads.
 
-    An index in S3 or in a local folder accepts several writers at a time. In other stores, two writers that finish
-    within some milliseconds can overwrite each other's change: use one writer there.
+    An index in S3 or in a local folder accepts several writers at a time. In other stores, two
+    writers that finish within some milliseconds can overwrite each other's change: use one writer
+    there.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -149,9 +153,12 @@ class ShardedIndex(MutableIndex):
         """Open an index.
 
         Args:
-            place: the path of a folder, or an address that `fsspec` supports, such as ``s3://bucket/index``.
-            encoding: the encoding of the index; required only if it is neither the embedded encoding nor a published encoding.
-            cache: a folder of this machine for the shards of a remote index; None reads them into memory.
+            place: the path of a folder, or an address that `fsspec` supports, such as
+                ``s3://bucket/index``.
+            encoding: the encoding of the index; required only if it is neither the embedded
+                encoding nor a published encoding.
+            cache: a folder of this machine for the shards of a remote index; None reads them into
+                memory.
 
         Raises:
             IndexFormatError: the index is missing or damaged.
@@ -178,8 +185,8 @@ class ShardedIndex(MutableIndex):
             place: as for `open`; a folder is created if it does not exist.
             weighting: as for `relevance_gen.ChunkIndex`.
             encoding: as for `relevance_gen.ChunkIndex`.
-            **options: ``text``, ``title``, ``blank``, ``n_jobs``, ``memory_bytes`` and ``progress``, as for
-                `relevance_gen.ChunkIndex.build`.
+            **options: ``text``, ``title``, ``blank``, ``n_jobs``, ``memory_bytes`` and
+                ``progress``, as for `relevance_gen.ChunkIndex.build`.
 
         Raises:
             IndexFormatError: the place has an `index.json` of another program.
@@ -300,7 +307,8 @@ class ShardedIndex(MutableIndex):
     def compact(self) -> int:
         """Merge neighboring shards, discard removed chunks, and return how many fewer there are.
 
-        `add` merges small shards by itself; this makes searches of an index with many changes faster.
+        `add` merges small shards by itself; this makes searches of an index with many changes
+        faster.
         """
         n_merged = self._writer.compact()
         self.refresh()

@@ -1,7 +1,8 @@
 """Read and publish the versions of an index in a folder or an object store.
 
-A change writes new files first, then a new version file, and finally replaces `index.json` if it still names the
-version that the change began with. A reader therefore finds the version before or the version after a change.
+A change writes new files first, then a new version file, and finally replaces `index.json` if it
+still names the version that the change began with. A reader therefore finds the version before or
+the version after a change.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ MAX_UNPUBLISHED_S: Final = 600.0
 removed; far below `_UNKNOWN_RETENTION_S`."""
 _SHORT_RETENTION_S: Final = 60.0
 _MAX_REPLACED_FILES: Final = 1 << 10
-"""If more files are replaced, they remain for `_SHORT_RETENTION_S` only: the version file must stay small."""
+"""If more files are replaced, they remain for `_SHORT_RETENTION_S` only: the version file must stay
+small."""
 _SWEEP_INTERVAL: Final = 64
 """Number of versions between two searches for files that killed writers left."""
 _PROBE_CHARS: Final = 4096

@@ -36,19 +36,20 @@ def split(
 ) -> list[str]:
     r"""Split `text` into chunks of at most `max_chars` characters or `tokens` tokens.
 
-    Each chunk ends at the last end of a paragraph in its second half; if there is none, at the last end of a sentence
-    after its first quarter; then at the last end of a line or of a word in its second half; otherwise at `max_chars`.
-    Only white space between chunks is dropped; the indentation of a chunk's first line is kept. Takes time proportional
-    to the length of the text.
+    Each chunk ends at the last end of a paragraph in its second half; if there is none, at the last
+    end of a sentence after its first quarter; then at the last end of a line or of a word in its
+    second half; otherwise at `max_chars`. Only white space between chunks is dropped; the
+    indentation of a chunk's first line is kept. Takes time proportional to the length of the text.
 
     Args:
         text: any string; a text of only white space gives no chunks.
-        max_chars: maximum number of characters in a chunk, at least 1; 512 to 10,000 are sensible. By default 1,000, and
-            with `tokens` no limit.
-        overlap: maximum number of characters from the end of a chunk that the next chunk repeats, from the beginning of
-            a sentence if possible, otherwise of a word; at least 0. Nothing is repeated if it would be more than half of
-            the next chunk.
-        tokens: maximum number of tokens in a chunk, counted separately, at least 1. One visible character can have more.
+        max_chars: maximum number of characters in a chunk, at least 1; 512 to 10,000 are sensible.
+            By default 1,000, and with `tokens` no limit.
+        overlap: maximum number of characters from the end of a chunk that the next chunk repeats,
+            from the beginning of a sentence if possible, otherwise of a word; at least 0. Nothing
+            is repeated if it would be more than half of the next chunk.
+        tokens: maximum number of tokens in a chunk, counted separately, at least 1. One visible
+            character can have more.
         encoding: the encoding that counts tokens, as for `token_counter`.
 
     Raises:

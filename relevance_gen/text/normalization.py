@@ -1,23 +1,26 @@
 """Fold text: different spellings of a word that readers take as equal become the same bytes.
 
-ASCII text needs no folding. For all other text a table, filled as characters occur, maps every UTF-16 code unit to one
-code unit:
+ASCII text needs no folding. For all other text a table, filled as characters occur, maps every
+UTF-16 code unit to one code unit:
 
-* compatibility characters become plain ones (NFKC: ``ﬁ`` → ``fi``, ``Ａ`` → ``A``), all letters except ASCII letters are
-  case-folded, and decimal digits of every script become ``0``–``9``;
-* accents are removed from Latin and Greek letters (``é`` → ``e``, ``ß`` → ``ss``, ``ł`` → ``l``), ``ё`` becomes ``е``;
-  Arabic and Hebrew vowel points and tatweel are removed, and the Arabic letter variants ``أإآٱىة`` become ``اااايه``;
-  other marks remain, because in Indic scripts they are vowels and in Cyrillic they distinguish ``й`` from ``и``, and
-  there a letter and its mark are composed (NFC);
-* Vietnamese letters with a tone, a horn or both remain, because they distinguish words; a word with such letters is
-  repeated without them (``tiếng`` → ``tiếng tieng``), so that a query typed without tones matches it, too;
-* joiners, soft hyphens and variation selectors are removed; every other character that is not a letter, mark, number or
-  emoji becomes a space.
+* compatibility characters become plain ones (NFKC: ``ﬁ`` → ``fi``, ``Ａ`` → ``A``), all letters
+  except ASCII letters are case-folded, and decimal digits of every script become ``0``–``9``;
+* accents are removed from Latin and Greek letters (``é`` → ``e``, ``ß`` → ``ss``, ``ł`` → ``l``),
+  ``ё`` becomes ``е``; Arabic and Hebrew vowel points and tatweel are removed, and the Arabic letter
+  variants ``أإآٱىة`` become ``اااايه``; other marks remain, because in Indic scripts they are
+  vowels and in Cyrillic they distinguish ``й`` from ``и``, and there a letter and its mark are
+  composed (NFC);
+* Vietnamese letters with a tone, a horn or both remain, because they distinguish words; a word with
+  such letters is repeated without them (``tiếng`` → ``tiếng tieng``), so that a query typed without
+  tones matches it, too;
+* joiners, soft hyphens and variation selectors are removed; every other character that is not a
+  letter, mark, number or emoji becomes a space.
 
-The result is UTF-8 in which the lead byte of a character determines how its script is tokenized: see
-`relevance_gen.text.scripts`.
+The result is UTF-8 in which the lead byte of a character determines how its script is tokenized:
+see `relevance_gen.text.scripts`.
 
-Source: Unicode Standard Annexes 15 (normalization) and 29 (text segmentation); case folding as `str.casefold`.
+Source: Unicode Standard Annexes 15 (normalization) and 29 (text segmentation); case folding as
+`str.casefold`.
 """
 
 from __future__ import annotations
@@ -41,15 +44,19 @@ _CodeUnits: TypeAlias = npt.NDArray[np.uint16]
 _BMP: Final = 0x10000
 
 _UNKNOWN: Final = 0xFFFD
-"""Table entry of a code unit that has not occurred yet: the replacement character, which is never the result of folding."""
+"""Table entry of a code unit that has not occurred yet: the replacement character, which is never
+the result of folding."""
 _DROP: Final = 0xFFFE
 """Table entry of a code unit that is removed: a noncharacter."""
 _EXPAND: Final = 0xFFFF
-"""Table entry of a code unit that folds to several characters, which replace it in the text before: a noncharacter."""
+"""Table entry of a code unit that folds to several characters, which replace it in the text before:
+a noncharacter."""
 _SEPARATOR: Final = 0xFDD0
-"""Noncharacter between texts that are folded together; it becomes NUL, and nothing else becomes NUL."""
+"""Noncharacter between texts that are folded together; it becomes NUL, and nothing else becomes
+NUL."""
 _MAX_REPLACED_CHARACTERS: Final = 12
-"""Up to this number of distinct characters to expand, one `str.replace` for each is faster than `str.translate`."""
+"""Up to this number of distinct characters to expand, one `str.replace` for each is faster than
+`str.translate`."""
 
 _VANISHING: Final = re.compile(
     "[\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06ed"
@@ -64,11 +71,13 @@ _DECOMPOSED: Final = re.compile(
     "\u0dca\u0dcf\u0ddf\u102e\u1b35\u3099\u309a]{1,3}"
     "|[\u1100-\u1112][\u1161-\u1175][\u11a8-\u11c2]?|[\uac00-\ud7a3][\u11a8-\u11c2]|[\uff66-\uff9d][\uff9e\uff9f]"
 )
-"""Letters followed by marks that remain, and decomposed Hangul syllables. Each match is composed separately:
-`unicodedata.normalize` sorts marks, which takes quadratic time for a text of only marks."""
+"""Letters followed by marks that remain, and decomposed Hangul syllables. Each match is composed
+separately: `unicodedata.normalize` sorts marks, which takes quadratic time for a text of only
+marks."""
 
 _JOINED: Final = re.compile(f"{_DECOMPOSED.pattern}|[\ud800-\udbff][\udc00-\udfff]")
-"""Code points that are folded together: letters with their marks, and the surrogates of one character."""
+"""Code points that are folded together: letters with their marks, and the surrogates of one
+character."""
 
 _VARIANTS: Final = str.maketrans(
     {"æ": "ae", "œ": "oe", "þ": "th"},
@@ -90,7 +99,8 @@ _TONED: Final = "\u01a0\u01a1\u01af\u01b0\u1ea0-\u1ef9"
 """Letters that only Vietnamese has."""
 _TONED_LETTER: Final = re.compile(f"[{_TONED}]")
 _LETTER: Final = r"[^\W_\u3000-\uefff]"
-"""A letter or digit of a script that is written with spaces; adjacent Kana or Han begins another term."""
+"""A letter or digit of a script that is written with spaces; adjacent Kana or Han begins another
+term."""
 _TONED_LEADS: Final = (
     "\u1ea0".encode()[:2],
     "\u1ec0".encode()[:2],
@@ -105,8 +115,8 @@ _ASTRAL: Final = re.compile("[\U00010000-\U0010ffff]")
 def fold_character(character: str) -> str:
     """Return the folded form of one character, before blocks of characters are moved.
 
-    The result is "" for a character that is removed, and can have several characters.
-    Letters that become ASCII keep their case, as ASCII does: ``CAFÉ`` must not contain a camel-case boundary.
+    The result is "" for a character that is removed, and can have several characters. Letters that
+    become ASCII keep their case, as ASCII does: ``CAFÉ`` must not contain a camel-case boundary.
 
     >>> [fold_character(c) for c in "éÉßЙ、٣"]
     ['e', 'E', 'ss', 'й', ' ', '3']
@@ -153,7 +163,8 @@ def add_toneless(folded: str) -> str:
 def _toned_word() -> re.Pattern[str]:
     """Return the pattern of a Vietnamese word with tones; compiled on first use, which takes 15 ms.
 
-    It matches only from the first letter of a word: matching from every letter would take quadratic time.
+    It matches only from the first letter of a word: matching from every letter would take quadratic
+    time.
     """
     return re.compile(rf"(?<!{_LETTER}){_LETTER}*[{_TONED}]{_LETTER}*")
 
@@ -247,8 +258,8 @@ class FoldedTexts:
     """The result of folding n texts.
 
     Attributes:
-        content: UTF-8 of all texts, each followed by one byte that is not part of a term; ASCII keeps its case and
-            punctuation.
+        content: UTF-8 of all texts, each followed by one byte that is not part of a term; ASCII
+            keeps its case and punctuation.
         ends: offset of that byte for each of n texts, ascending, shape (n,).
     """
 

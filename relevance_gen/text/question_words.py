@@ -1,13 +1,14 @@
 """Words that mark a text as a question and are not about its subject.
 
-`QUESTION_WORDS` are the interrogatives among the English stop words, and `OTHER_QUESTION_WORDS` the interrogatives of
-fifteen other languages: words that ask for a person, thing, kind, place, time, manner, reason or number, in the forms that begin
-questions. Omitted are words that are also names, or frequent nouns or verbs in any of these languages (Turkish "kim",
-Vietnamese "ai"), and Chinese and Thai, whose words are not separated.
+`QUESTION_WORDS` are the interrogatives among the English stop words, and `OTHER_QUESTION_WORDS` the
+interrogatives of fifteen other languages: words that ask for a person, thing, kind, place, time,
+manner, reason or number, in the forms that begin questions. Omitted are words that are also names,
+or frequent nouns or verbs in any of these languages (Turkish "kim", Vietnamese "ai"), and Chinese
+and Thai, whose words are not separated.
 
-The frame of an English question consists of the words next to interrogatives: "how many", "which kind of", "what …
-happened". Measured in docs/retrieval.md; frames of other words (mention, main, examples of, how long) did not
-improve results or made them worse.
+The frame of an English question consists of the words next to interrogatives: "how many", "which
+kind of", "what … happened". Measured in docs/retrieval.md; frames of other words (mention, main,
+examples of, how long) did not improve results or made them worse.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ OTHER_QUESTION_WORDS: Final = (
     "ما ماذا من متى أين كيف كم لماذا أي أية هل",
     "क्या कौन कौनसा कौनसी कब कहाँ कहां कैसे कितने कितना कितनी क्यों किस किसने किसे किसका किसकी किसके किन",
 )
-"""German, French, Spanish, Italian, Portuguese, Dutch, Romanian, Polish, Swedish, Turkish, Vietnamese; Greek, Russian,
-Arabic, Hindi."""
+"""German, French, Spanish, Italian, Portuguese, Dutch, Romanian, Polish, Swedish, Turkish,
+Vietnamese; Greek, Russian, Arabic, Hindi."""
 
 _FRAMES: Final = (
     ("how", "many much", None),

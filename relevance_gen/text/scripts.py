@@ -1,6 +1,7 @@
 """Define how each script is tokenized: one table for folding, tokenization and matching.
 
-Folding moves some blocks of characters, so that in folded UTF-8 the lead byte of a character determines its kind:
+Folding moves some blocks of characters, so that in folded UTF-8 the lead byte of a character
+determines its kind:
 
 =========  ==================================================  ==========================================
 lead byte  characters                                          terms

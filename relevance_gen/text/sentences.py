@@ -1,10 +1,11 @@
 r"""Find the ends of sentences in a text of any language, without detecting the language.
 
-1. A sentence ends at a blank line; at the end of a line before a list item, a table row or a heading, or of a heading;
-   at each line of code, tables and verse; and at a line that had space for the first word of the next line. Other line
-   ends are taken as wrapping.
-2. ``. ! ? …`` end a sentence before white space, unless a small letter follows. After an abbreviation, an initial or a
-   number of at most two digits, a full stop ends a sentence only before a word that begins sentences, as "The".
+1. A sentence ends at a blank line; at the end of a line before a list item, a table row or a
+   heading, or of a heading; at each line of code, tables and verse; and at a line that had space
+   for the first word of the next line. Other line ends are taken as wrapping.
+2. ``. ! ? …`` end a sentence before white space, unless a small letter follows. After an
+   abbreviation, an initial or a number of at most two digits, a full stop ends a sentence only
+   before a word that begins sentences, as "The".
 3. ``。！？।؟`` and similar marks always end a sentence, and in Thai and Lao a space does.
 
 Closing quotes and brackets, and numbers of notes, belong to the sentence.
@@ -58,10 +59,12 @@ _MAX_ABBREVIATION_CHARS: Final = 16
 _MAX_ITEM_NUMBER_DIGITS: Final = 3
 """Maximum number of digits of the number before a list item."""
 _MAX_BROKEN_RATIO: Final = 0.8
-"""A line was broken on purpose if it would have at most this fraction of the length of long lines with the next word."""
+"""A line was broken on purpose if it would have at most this fraction of the length of long lines
+with the next word."""
 _MIN_VERSE_LINES: Final = 4
 _LAST_SPACED: Final = "\u2e7f"
-"""Later characters are of the scripts of China and Japan, which are written without spaces between words."""
+"""Later characters are of the scripts of China and Japan, which are written without spaces between
+words."""
 
 
 def sentence_ends(
@@ -71,13 +74,14 @@ def sentence_ends(
 ) -> list[int]:
     r"""Return the end of each sentence, ascending; takes time proportional to the length of the text.
 
-    The first sentence begins at 0 and every other sentence at the end of the sentence before it, with the white space
-    between them; the last sentence ends with the text. A text of only white space is one sentence, an empty text none.
+    The first sentence begins at 0 and every other sentence at the end of the sentence before it,
+    with the white space between them; the last sentence ends with the text. A text of only white
+    space is one sentence, an empty text none.
 
     Args:
         text: the text.
-        is_lower_case: whether sentences can begin with a small letter, because the text is in lower case; by default
-            `text.islower()`. Pass it for a part of a longer text.
+        is_lower_case: whether sentences can begin with a small letter, because the text is in lower
+            case; by default `text.islower()`. Pass it for a part of a longer text.
 
     >>> sentence_ends("Dr. Who met\nMr. X. They spoke.\n\n- Tea\n- Milk")
     [18, 30, 37, 44]

@@ -28,5 +28,5 @@ OTHER_MARKERS: Final = tuple(
     bu için ile și este care pentru hogy egy nem és và của là các có dan yang di untuk
     """.split()
 )
-"""Frequent words of German, French, Spanish, Italian, Dutch, Swedish, Danish, Finnish, Polish, Czech, Turkish,
-Romanian, Hungarian, Vietnamese and Indonesian that are rare in English."""
+"""Frequent words of German, French, Spanish, Italian, Dutch, Swedish, Danish, Finnish, Polish,
+Czech, Turkish, Romanian, Hungarian, Vietnamese and Indonesian that are rare in English."""

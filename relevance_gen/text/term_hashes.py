@@ -1,9 +1,9 @@
 """Hash terms to ids, and words to hashes of their prefixes.
 
-The id of a term is the same in every text, process and version of a saved index. Its top 8 bits, the prefix bucket, hash
-only the first letters, so that terms with the same prefix are adjacent when ids are sorted; the other 56 bits hash the
-complete term. The probability that any two of V distinct terms have the same id is below V² / 2^57: 10^-5 for a million
-terms.
+The id of a term is the same in every text, process and version of a saved index. Its top 8 bits,
+the prefix bucket, hash only the first letters, so that terms with the same prefix are adjacent when
+ids are sorted; the other 56 bits hash the complete term. The probability that any two of V distinct
+terms have the same id is below V² / 2^57: 10^-5 for a million terms.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ LOW_BYTES: Final = np.array(_MASKS, np.uint64)
 _MULTIPLIERS: Final = np.array(
     [0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93, 0xC2B2AE3D27D4EB4F], np.uint64
 )
-"""Odd multipliers that spread bits over the whole word (golden ratio; Pelle Evensen's rrmxmx; xxHash)."""
+"""Odd multipliers that spread bits over the whole word (golden ratio; Pelle Evensen's rrmxmx;
+xxHash)."""
 _MASK_64_BITS: Final = (1 << 64) - 1
 _PREFIX_BUCKET_SHIFT: Final = np.uint64(56)
 _ASCII_PREFIX_MASK: Final = np.uint64(0xE3EFFF)
-"""Keeps the first three bytes, without one bit of the second byte and three of the third, so that y, i and e are equal:
-fly and flies, dying and die, using and use have one prefix bucket."""
+"""Keeps the first three bytes, without one bit of the second byte and three of the third, so that
+y, i and e are equal: fly and flies, dying and die, using and use have one prefix bucket."""
 _OTHER_PREFIX_MASK: Final = np.uint64(0xFFFFFFFFFFFF)
 """Keeps the first six bytes: three letters of a two-byte alphabet."""
 LONG_BYTES: Final = 64
@@ -104,7 +105,8 @@ def hash_terms(
     words = eight_bytes(lowered)
     is_longer = length > 8
     if TRIPLE_LEAD in lowered:
-        # A triple has nine bytes. The first is the same in all triples, so the other eight distinguish them.
+        # A triple has nine bytes. The first is the same in all triples, so the other eight
+        # distinguish them.
         lead = np.frombuffer(lowered, np.uint8).take(start)
         is_triple = is_longer & (lead == TRIPLE_LEAD)
         is_longer &= ~is_triple
@@ -179,8 +181,8 @@ def hash_prefixes(
 ) -> Hashes:
     """Return a hash of the first five letters of each of n words, shape (n,).
 
-    The hash of an English stop word is 0.
-    For words that mix scripts, the prefix has the bytes of five characters of the first character's script.
+    The hash of an English stop word is 0. For words that mix scripts, the prefix has the bytes of
+    five characters of the first character's script.
 
     Args:
         ids: ids of the words, shape (n,).

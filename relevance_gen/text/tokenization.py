@@ -1,9 +1,10 @@
 """Tokenize text: each token is a slice of the folded text and the 64-bit id of its term.
 
-Words are runs of letters, marks and digits. An identifier (``getUserName``, ``HTTPServer``, ``get_user_name``) of at
-most 64 KiB gives the identifier and its parts; dots separate words, so ``os.path`` is two adjacent words. Scripts
-without spaces give overlapping n-grams; see `relevance_gen.text.scripts`. The Arabic article, alone or with a particle
-before it, is removed from words that keep two letters or more (``والكتاب`` → ``كتاب``): otherwise all words with an
+Words are runs of letters, marks and digits. An identifier (``getUserName``, ``HTTPServer``,
+``get_user_name``) of at most 64 KiB gives the identifier and its parts; dots separate words, so
+``os.path`` is two adjacent words. Scripts without spaces give overlapping n-grams; see
+`relevance_gen.text.scripts`. The Arabic article, alone or with a particle before it, is removed
+from words that keep two letters or more (``والكتاب`` → ``كتاب``): otherwise all words with an
 article would have the same prefix.
 """
 
@@ -32,14 +33,16 @@ from relevance_gen.text.term_hashes import (
 )
 
 _MAX_IDENTIFIER_BYTES: Final = 1 << 16
-"""A longer word with capitals or underscores is data and not a name, and is not split into parts."""
+"""A longer word with capitals or underscores is data and not a name, and is not split into
+parts."""
 _MAX_INSERTIONS: Final = 128
 """Up to this number of tokens, inserting each is faster than merging."""
 _PADDING: Final = b"\n" * (LONG_BYTES + 8)
 _UNDERSCORE: Final = ord("_")
 
 _ARTICLES: Final = tuple(article.encode() for article in "وال فال بال كال ولل ال لل".split())
-"""The Arabic article, and the article after "and", "so", "with", "like" and "for"; longer ones first."""
+"""The Arabic article, and the article after "and", "so", "with", "like" and "for"; longer ones
+first."""
 _SHORT_ARTICLES: Final = _ARTICLES[-2:]
 """The last two articles, of which every other article contains at least one as a substring."""
 _ARABIC_LETTER_BYTES: Final = 2
@@ -236,7 +239,8 @@ def _identifier_parts(
     is_first = run_starts(owner)
     is_last = np.append(is_first[1:], True)
     is_underscore = letters[splits] == _UNDERSCORE
-    # A part begins with its word, at a capital, or after an underscore; it ends where the next begins or the word ends.
+    # A part begins with its word, at a capital, or after an underscore; it ends where the next
+    # begins or the word ends.
     word_starts = words.start[owner[is_first]]
     word_ends = (words.start + words.length)[owner[is_last]]
     starts = np.concatenate((word_starts, splits + is_underscore))

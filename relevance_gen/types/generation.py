@@ -75,8 +75,8 @@ def _at_most_max_tokens(request: GenerationRequest, attribute: Attribute[int], v
 class GenerationRequest:
     """A request to generate text: the body of ``POST /generate``.
 
-    Sampling applies, in this order: the bias, penalties, temperature, top_k, top_p and min_p. Then it
-    draws a token.
+    Sampling applies, in this order: the bias, penalties, temperature, top_k, top_p and min_p. Then
+    it draws a token.
 
     Args:
         text: the prompt; may be empty if the model has a BOS token to start from.

@@ -228,7 +228,8 @@ def install_first(*arguments):
 install, signal.signal = signal.signal, install_first
 sys.exit(main())
 """
-"""A program that runs the command and prints a line when the command has installed its SIGINT handler."""
+"""A program that runs the command and prints a line when the command has installed its SIGINT
+handler."""
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-# Read when Ray is imported. Without it, Ray replaces 127.0.0.1 by the address that other machines see.
+# Read when Ray is imported. Without it, Ray replaces 127.0.0.1 by the address that other machines
+# see.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 # Calls of Ray after its shutdown must fail instead of starting a cluster.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"

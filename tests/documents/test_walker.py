@@ -41,7 +41,7 @@ def _working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-# ── Ignore files ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Ignore files ──────────────────────────────────────────────────────────────────────────────────
 
 _NAMES = st.sampled_from(["a", "b", "ab", "a.b", "b.a", ".a", "a b", "#a", "!b"])
 _PATHS = st.lists(_NAMES, min_size=1, max_size=4).map("/".join)
@@ -147,7 +147,7 @@ def test_question_mark_matches_one_character(tmp_path: Path) -> None:
     assert walk() == ["b"]
 
 
-# ── Options ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Options ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_hidden_files(tmp_path: Path) -> None:
     assert walk(hidden=True, no_ignore=True) == [".b", "a", ".c/d", ".git/e"]
 
 
-# ── Links and what else stands in folders ────────────────────────────────────────────────────────────────────────────
+# ── Links and what else stands in folders ─────────────────────────────────────────────────────────
 
 
 def test_walk_counts_or_follows_links(tmp_path: Path) -> None:

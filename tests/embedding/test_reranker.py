@@ -203,7 +203,7 @@ def test_unpickled_reranker_gives_identical_scores(reranker):
         assert short.fingerprint != reranker.fingerprint
 
 
-# ── Files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Files ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def altered(target, *, without=(), numbers=None, architecture="bert"):
@@ -289,7 +289,7 @@ def test_invalid_model_file_raises_with_reason(tmp_path, content, message):
         Reranker(path)
 
 
-# ── Judges ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Judges ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("yes", "no"), [("b", "c"), ("c", "b"), (".", "z")])

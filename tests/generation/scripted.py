@@ -24,7 +24,8 @@ class ScriptedModel:
     Entering it as a context returns it, so a function that returns a model is a `Load`.
 
     Args:
-            on_call: called before each computation with its name; may raise, so that the model fails.
+            on_call: called before each computation with its name; may raise, so that the model
+            fails.
     """
 
     can_rewind = True

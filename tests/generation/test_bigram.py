@@ -170,9 +170,10 @@ def test_request_beyond_model_raises(bigram, fields, field):
 def chi_square_p(runner, drawn_with, judged_by):
     """Return the p-value of a χ² test of generated tokens against the closed form.
 
-    Each token is mapped to a random position in its interval of the cumulative distribution, given all previous tokens:
-    the result is uniform on [0, 1) if the sampler is correct. Previously generated tokens come first, then tokens in
-    descending order of probability, so that a wrong penalty or limit shifts the result.
+    Each token is mapped to a random position in its interval of the cumulative distribution, given
+    all previous tokens: the result is uniform on [0, 1) if the sampler is correct. Previously
+    generated tokens come first, then tokens in descending order of probability, so that a wrong
+    penalty or limit shifts the result.
     """
     spread = np.random.default_rng(0)
     positions = []
@@ -183,7 +184,8 @@ def chi_square_p(runner, drawn_with, judged_by):
         for step, token in enumerate(completion.tokens):
             before = completion.tokens[:step]
             last = before[-1] if before else LETTER_A
-            # A request without penalties depends on the last token only, so its distribution is computed once per token.
+            # A request without penalties depends on the last token only, so its distribution is
+            # computed once per token.
             key = (last, step < request.min_tokens, tuple(sorted(before)) if by_counts else ())
             if key not in known:
                 known[key] = distribution(TABLE[last], request, before)

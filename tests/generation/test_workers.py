@@ -18,7 +18,8 @@ from tests.generation.scripted import ScriptedModel
 from tests.generation.test_runner import until
 
 LONG = GenerationRequest("a", max_tokens=10**9)
-"""Runs until the context is full; with 100,000 tokens a scripted model needs longer than any test."""
+"""Runs until the context is full; with 100,000 tokens a scripted model needs longer than any
+test."""
 
 
 class ScriptedRunner(Runner):

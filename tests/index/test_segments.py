@@ -189,7 +189,7 @@ def test_inflections_above_the_limit_in_all_segments_are_dropped(
         assert bits(cut, "connect", ALL) == bits(whole, "connect", ALL)
 
 
-# ── An index that changes ────────────────────────────────────────────────────────────────────────────────────────────
+# ── An index that changes ─────────────────────────────────────────────────────────────────────────
 
 
 def as_rebuilt(response: SearchResponse, positions: list[int]) -> SearchResponse:
@@ -357,7 +357,7 @@ def test_search_during_changes_is_atomic() -> None:
     assert all(one.result() > 0 for one in asked)
 
 
-# ── Memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Memory ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
@@ -412,7 +412,7 @@ def test_weighted_query_does_not_reference_postings() -> None:
     assert sizes[0] == pytest.approx(sizes[1], abs=40)
 
 
-# ── Pickling ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Pickling ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @costly

@@ -280,7 +280,8 @@ def test_many_short_chunks(weighting: WeightingName) -> None:
 def test_ten_million_characters_without_a_space(name: str, text: str) -> None:
     """Ten million characters without a space are searched, as chunk and as query, in time that is linear in them.
 
-    What bodies cost is measured by bench.attack; anything that grows faster than the text would take hours here.
+    What bodies cost is measured by bench.attack; anything that grows faster than the text would
+    take hours here.
     """
     n_mib = 2 * len(text.encode(errors="surrogatepass")) / (1 << 20)
     started_s = time.process_time()

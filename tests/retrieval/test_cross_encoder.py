@@ -76,7 +76,7 @@ numbers = st.sampled_from([0, 1, 2, 5, 20, None])
 encoders = st.sampled_from([None, LetterEncoder()])
 
 
-# ── The law of scores ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The law of scores ─────────────────────────────────────────────────────────────────────────────
 
 
 @costly
@@ -221,7 +221,7 @@ def test_plain_searches_of_an_index_stay_remembered_apart() -> None:
     )
 
 
-# ── An index ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── An index ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @costly
@@ -299,7 +299,7 @@ def test_an_explanation_shows_what_was_taken() -> None:
     assert f"  {explained.reranker:.3f}  reranker" in repr(explained).split("\n")
 
 
-# ── Arguments and failures ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Arguments and failures ────────────────────────────────────────────────────────────────────────
 
 
 def test_what_makes_no_sense_is_refused() -> None:

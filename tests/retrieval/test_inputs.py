@@ -142,7 +142,7 @@ def test_what_is_no_list_of_texts_is_refused_with_a_remedy(
         assert remedy in str(caught.value)
 
 
-# ── Blank chunks ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Blank chunks ──────────────────────────────────────────────────────────────────────────────────
 
 
 def as_if_blank(response: SearchResponse, positions: list[int]) -> SearchResponse:
@@ -211,7 +211,7 @@ def test_skipping_forgives_nothing_else(chunks: list[Any], blank: Any, field: st
     assert caught.value.field == field
 
 
-# ── Progress ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Progress ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
@@ -282,7 +282,7 @@ def test_progress_is_a_function_or_a_flag() -> None:
         search("cats", PETS, progress="bar")  # type: ignore[arg-type]
 
 
-# ── Event loops ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Event loops ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_an_event_loop_goes_on_meanwhile() -> None:

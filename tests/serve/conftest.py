@@ -12,7 +12,8 @@ from small_models import BIGRAM, ENCODER, TINY, add_chat_template
 from tests.serve.harness import REAL, SMALL_MODEL, Server, eventually
 
 PATIENT = ("--search-threads", "16", "--encoder-search-timeout-s", "600")
-"""Several searches at once have the encoder, and each waits for it, on however small and busy a machine."""
+"""Several searches at once have the encoder, and each waits for it, on however small and busy a
+machine."""
 
 
 @pytest.fixture(scope="session")

@@ -153,8 +153,8 @@ def _written(messages: Sequence[Mapping[str, Any]]) -> str:
 class ScriptedBackend:
     """One thread that says ``word0 word1 …`` in each sample, one word of every job in each step.
 
-    The prompt ``"die"`` is an exception in that thread, and ``"hold FILE"`` gets its first word alone while the file is
-    there.
+    The prompt ``"die"`` is an exception in that thread, and ``"hold FILE"`` gets its first word
+    alone while the file is there.
     """
 
     slots = 4
@@ -311,8 +311,8 @@ def _response(job: _Job) -> GenerationResponse:
 def load(_: Settings, model: NamedModel) -> ScriptedBackend:
     """Load nothing.
 
-    The file ``hold FILE`` loads while the file is there, ``fast`` takes no time for a step, ``slow`` ten times the
-    usual, and ``chat`` has a template.
+    The file ``hold FILE`` loads while the file is there, ``fast`` takes no time for a step,
+    ``slow`` ten times the usual, and ``chat`` has a template.
     """
     file = model.file or ""
     while is_held(file):

@@ -332,7 +332,8 @@ def run_schemathesis(server: Server, directory: Path, *flags: str) -> None:
                 f"--header=X-API-Key: {KEY}",
                 "--checks=all",
             ),
-            # JSON Schema calls 10.0 an integer; the contract does not. The properties above check valid inputs.
+            # JSON Schema calls 10.0 an integer; the contract does not. The properties above check
+            # valid inputs.
             *(
                 "--exclude-checks=positive_data_acceptance",
                 "--suppress-health-check=all",

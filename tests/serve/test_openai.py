@@ -45,7 +45,7 @@ def events_of(server: Server, path: str, body: dict[str, Any]) -> list[Any]:
     return [json.loads(line.removeprefix("data: ")) for line in lines if line != "data: [DONE]"]
 
 
-# ── Chats ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Chats ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_chat_returns_choice_per_sample(server: Server) -> None:
@@ -244,7 +244,7 @@ def test_chat_without_template_names_completions_path(server: Server) -> None:
     assert "/v1/completions" in answer.json["message"]
 
 
-# ── Completions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Completions ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_completions_of_several_prompts_are_numbered_through(server: Server) -> None:
@@ -363,7 +363,7 @@ def test_default_values_of_unsupported_fields_are_ignored(server: Server) -> Non
     assert post(server, COMPLETIONS, asked)["choices"] == plain
 
 
-# ── Both ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Both ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_models_are_listed(server: Server, by_words: Server) -> None:
@@ -436,7 +436,7 @@ def test_keys_are_asked_for_by_setting() -> None:
         assert server.metric('http_requests_total{endpoint="v1_models",status="401"}') == 1
 
 
-# ── Vectors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Vectors ───────────────────────────────────────────────────────────────────────────────────────
 
 EMBEDDINGS = "/v1/embeddings"
 
@@ -515,7 +515,7 @@ def test_vectors_need_a_key_an_encoder_and_room(server: Server) -> None:
         assert small.metric("encoded_texts_total") == 2
 
 
-# ── A real model ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── A real model ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_completion_equals_generate_with_same_seed(real: Server) -> None:

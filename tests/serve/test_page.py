@@ -176,7 +176,7 @@ def visit(browser: Any, server: Server) -> Iterator[Visit]:
     made.close()
 
 
-# ── Finding ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Finding ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_page_example_click_searches_and_answers(browser: Any, server: Server) -> None:
@@ -544,7 +544,7 @@ def test_page_markdown_keeps_text(visit: Visit) -> None:
     assert seconds < 60
 
 
-# ── Documents ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Documents ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_texts_come_in_by_every_way(visit: Visit) -> None:
@@ -781,7 +781,7 @@ def test_markup_stays_text(visit: Visit) -> None:
     assert "TrustedHTML" in visit.errors.pop()
 
 
-# ── The answer ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The answer ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -953,7 +953,7 @@ def test_page_stream_keeps_scroll_position(visit: Visit) -> None:
     assert visit.page.evaluate("document.querySelector('#right').scrollTop") == 40
 
 
-# ── What goes wrong ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── What goes wrong ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_page_requests_key_again(browser: Any, server: Server) -> None:
@@ -1125,7 +1125,7 @@ def test_many_tokens_stay_responsive(visit: Visit, tmp_path: Path, n_tokens: int
     assert visit.page.evaluate("longestTaskMs") < 1000
 
 
-# ── For everybody ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── For everybody ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])

@@ -39,7 +39,8 @@ RANKS = {
 }
 PROSE = "It's 1,234 o'clock (they'll say): “naïve” café – Größe, Привет мир; 你好世界! สวัสดี\r\n\n  x_y = f(z)\t// ok\n"
 
-# Every edge of the split patterns: contractions, digit triples, spaces before words, newlines after punctuation, cases.
+# Every edge of the split patterns: contractions, digit triples, spaces before words, newlines after
+# punctuation, cases.
 _SEAMS = (
     *(
         "word",

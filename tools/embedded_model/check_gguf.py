@@ -2,8 +2,8 @@
 
     python tools/embedded_model/check_gguf.py BUILD
 
-Exports F32 and Q8_0 from the last checkpoint and compares tokens on held-out and odd strings, and logits on held-out
-text.
+Exports F32 and Q8_0 from the last checkpoint and compares tokens on held-out and odd strings, and
+logits on held-out text.
 """
 
 from __future__ import annotations

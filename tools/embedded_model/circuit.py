@@ -1,19 +1,21 @@
 """The initial weights of the network: a hand-built circuit that finds the relevant sentence and copies it.
 
-From random weights, training would have to find five steps of attention that only help together. Therefore each block
-except the last starts with one of the steps, in reserved parts of the stream:
+From random weights, training would have to find five steps of attention that only help together.
+Therefore each block except the last starts with one of the steps, in reserved parts of the stream:
 
 0. A token gets the two tokens before it, and whether it is in the context, a question or an answer.
 1. A token gets the name of its sentence: the two tokens before the end of the preceding sentence.
-2. A word of a question finds itself in the context and takes the name of the sentence there; a word that the context
-   does not have looks at the begin token, which has no name.
-3. A token of an answer takes the mean of the names that the words of the question found: their vote.
-4. A token of an answer looks for the position in the context after the same two tokens, in the sentence of the vote, and
-   copies the token there. The colon of "Answer:" looks for the beginning of that sentence.
+2. A word of a question finds itself in the context and takes the name of the sentence there; a word
+   that the context does not have looks at the begin token, which has no name.
+3. A token of an answer takes the mean of the names that the words of the question found: their
+vote.
+4. A token of an answer looks for the position in the context after the same two tokens, in the
+   sentence of the vote, and copies the token there. The colon of "Answer:" looks for the beginning
+   of that sentence.
 
-All weights are trained. At this start the first token of an answer is correct in .44 of the short rows, and a token with
-a single candidate in the context in .94.
-Sources: Olsson et al. 2022, "In-context learning and induction heads"; Weiss et al. 2021, "Thinking like transformers".
+All weights are trained. At this start the first token of an answer is correct in .44 of the short
+rows, and a token with a single candidate in the context in .94. Sources: Olsson et al. 2022,
+"In-context learning and induction heads"; Weiss et al. 2021, "Thinking like transformers".
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 
     from model import Model
 
-# Parts of the stream. A token's embedding has length 0.94: 0.8 in OWN, or there and in the mark of its kind, and ONE.
+# Parts of the stream. A token's embedding has length 0.94: 0.8 in OWN, or there and in the mark of
+# its kind, and ONE.
 OWN, BEFORE, TWO_BEFORE = slice(0, 96), slice(96, 144), slice(144, 168)
 NAME, FOUND, VOTE = slice(168, 192), slice(192, 216), slice(216, 240)
 ONE, STOP, CONTEXT, QUESTION, ANSWER, BEGIN, IN_CONTEXT, IN_QUESTION, IN_ANSWER, AFTER_STOP = range(
@@ -41,15 +44,16 @@ ONE_LENGTH, TOKEN_LENGTH = 0.5, 0.8
 MARK_LENGTH = 0.62  # of a token that ends a sentence
 WORD_MARK_LENGTH = 0.7  # of the words "Context", "Question" and "Answer"
 NO_STOPS = (".,", "().", "..", ".__")
-# How large a stream's components are before each block, at the tokens of answers: the norm divides by it.
+# How large a stream's components are before each block, at the tokens of answers: the norm divides
+# by it.
 SCALES = (0.059, 0.109, 0.114, 0.117, 0.122, 0.273)
 
 
 class Head:
     """One attention head, initially zero; each function is added to its scores or its output.
 
-    The rotation turns a head's first pairs fast and its last pairs slowly: comparisons by content use the last free
-    pairs, comparisons by distance use pairs by their number.
+    The rotation turns a head's first pairs fast and its last pairs slowly: comparisons by content
+    use the last free pairs, comparisons by distance use pairs by their number.
     """
 
     def __init__(self, model: Model, layer: int, number: int) -> None:

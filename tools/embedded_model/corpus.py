@@ -2,8 +2,9 @@
 
     python tools/embedded_model/corpus.py BUILD [--model-only]
 
-writes `BUILD/corpus/{english,code,other,prose}.jsonl` (`source`, `is_prose`, `text`) and `BUILD/corpus/manifest.json`,
-which records version, SHA-256 and licence of every package, and the bytes taken from it.
+writes `BUILD/corpus/{english,code,other,prose}.jsonl` (`source`, `is_prose`, `text`) and
+`BUILD/corpus/manifest.json`, which records version, SHA-256 and licence of every package, and the
+bytes taken from it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Measure the GGUF file with llama.cpp, with greedy decoding unless stated.
 
-    python tools/embedded_model/evaluate.py BUILD relevance_gen/assets/embedded.gguf [--questions NAME=FOLDER ...]
+    python tools/embedded_model/evaluate.py BUILD relevance_gen/assets/embedded.gguf [--questions
+    NAME=FOLDER ...]
 
-FOLDER holds judged questions in the BEIR layout (corpus.jsonl.gz, queries.jsonl.gz, qrels.tsv.gz); each question is put
-to the chunk judged relevant, and the right answer is the sentence that shares strictly most content words with it.
+FOLDER holds judged questions in the BEIR layout (corpus.jsonl.gz, queries.jsonl.gz, qrels.tsv.gz);
+each question is put to the chunk judged relevant, and the right answer is the sentence that shares
+strictly most content words with it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Compare the embedded encoding's token counts with cl100k_base's on files of your choice.
 
-    TIKTOKEN_CACHE_DIR=... python tools/embedded_model/measure_encoding.py embedded.tiktoken NAME=FILE [NAME=FILE ...]
+    TIKTOKEN_CACHE_DIR=... python tools/embedded_model/measure_encoding.py embedded.tiktoken
+    NAME=FILE [NAME=FILE ...]
 
-FILE is plain text or JSON lines with a "text" field, gzipped or not. Prints tokens, bytes a token and the ratio.
+FILE is plain text or JSON lines with a "text" field, gzipped or not. Prints tokens, bytes a token
+and the ratio.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def halved(weight: Tensor, n_heads: int) -> Tensor:
     """Sort each head's rows: 0, 2, 4, ..., then 1, 3, 5, ...
 
-    llama.cpp rotates neighbouring pairs of this architecture's queries and keys, and so does the file. Their products
-    are unchanged if both are sorted equally.
+    llama.cpp rotates neighbouring pairs of this architecture's queries and keys, and so does the
+    file. Their products are unchanged if both are sorted equally.
     """
     return weight.unflatten(0, (n_heads, -1, 2)).transpose(1, 2).flatten(0, 2)
 

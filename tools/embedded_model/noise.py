@@ -1,6 +1,7 @@
 """Unnatural sentences: random words and names, numbers, quotations, code, tables.
 
-The model must copy any text from its context. Prose alone would teach it to continue with likely words.
+The model must copy any text from its context. Prose alone would teach it to continue with likely
+words.
 """
 
 from __future__ import annotations

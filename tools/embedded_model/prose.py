@@ -2,9 +2,10 @@
 
     python tools/embedded_model/prose.py BUILD
 
-writes `BUILD/prose/{train,held_out}.txt`: one sentence a line, a blank line between paragraphs; and `words.txt`, a word
-a line. Every fiftieth document of running text, and every fiftieth line of the dictionary, is held out. A third of the
-paragraphs keep their markup: backticks, asterisks, brackets.
+writes `BUILD/prose/{train,held_out}.txt`: one sentence a line, a blank line between paragraphs; and
+`words.txt`, a word a line. Every fiftieth document of running text, and every fiftieth line of the
+dictionary, is held out. A third of the paragraphs keep their markup: backticks, asterisks,
+brackets.
 """
 
 from __future__ import annotations

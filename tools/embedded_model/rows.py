@@ -2,13 +2,14 @@ r"""Make the model's training rows from the prose: running text, and "context, q
 
     python tools/embedded_model/rows.py BUILD [--stage NAME]
 
-writes `BUILD/examples/{short,medium,long}.npz`: `tokens` (rows x length, uint16) and `kinds` (uint8), the kind of each
-token for the loss. An example is
+writes `BUILD/examples/{short,medium,long}.npz`: `tokens` (rows x length, uint16) and `kinds`
+(uint8), the kind of each token for the loss. An example is
 
     <|begin|>Context: S1 S2 ... Sn\nQuestion: words of Si\nAnswer: Si<|end|>
 
-and further questions about the same context follow if they fit the row, so that more of the row is copying. Many
-contexts are not prose (noise.py), so that the model is trained to copy and not to prefer likely words.
+and further questions about the same context follow if they fit the row, so that more of the row is
+copying. Many contexts are not prose (noise.py), so that the model is trained to copy and not to
+prefer likely words.
 """
 
 from __future__ import annotations
@@ -102,8 +103,8 @@ def read_paragraphs(path: Path, tokenizer: Tokenizer) -> list[list[Sentence]]:
 class ExampleMaker:
     """Draws rows at random, repeatably.
 
-    `noise` None keeps every context to sentences of the prose; `difficulty` scales how often a question's words mislead
-    and a context is not prose.
+    `noise` None keeps every context to sentences of the prose; `difficulty` scales how often a
+    question's words mislead and a context is not prose.
     """
 
     def __init__(

@@ -1,9 +1,10 @@
 """The texts the embedded assets are trained on: Debian packages, the files taken from each, and their licences.
 
-Every package is fetched from Debian's registry by name, so anyone can fetch it again. The share of a group in the
-corpus follows from the caps below: the encoding wants counts close to cl100k_base on English first, then on code,
-then a fair deal for other languages. The model is trained on permissively licensed English only (`is_prose`), so that
-its weights can be under the MIT licence; the texts of the group PROSE are for it alone.
+Every package is fetched from Debian's registry by name, so anyone can fetch it again. The share of
+a group in the corpus follows from the caps below: the encoding wants counts close to cl100k_base on
+English first, then on code, then a fair deal for other languages. The model is trained on
+permissively licensed English only (`is_prose`), so that its weights can be under the MIT licence;
+the texts of the group PROSE are for it alone.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ class Source:
         files: Glob patterns relative to the unpacked package.
         reader: Name of a function in `readers.py`.
         licence: As stated in the package's copyright file.
-        cap_bytes: At most this much UTF-8 text; whole files are taken, spread evenly over the sorted list.
-        per_folder_cap_bytes: As cap_bytes for each folder directly above the files (one folder is one language).
+        cap_bytes: At most this much UTF-8 text; whole files are taken, spread evenly over the
+            sorted list.
+        per_folder_cap_bytes: As cap_bytes for each folder directly above the files (one folder is
+            one language).
         is_prose: English under a permissive licence, which the model is trained on.
     """
 

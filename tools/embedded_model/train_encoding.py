@@ -2,8 +2,9 @@
 
     python tools/embedded_model/train_encoding.py BUILD relevance_gen/assets/embedded.tiktoken
 
-Ranks 0-255 are the bytes in tiktoken's usual order, so that any string can be encoded; every later rank is a merge,
-in the order the trainer chose them. Training is deterministic: a second run writes the same file.
+Ranks 0-255 are the bytes in tiktoken's usual order, so that any string can be encoded; every later
+rank is a merge, in the order the trainer chose them. Training is deterministic: a second run writes
+the same file.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# cl100k_base's split without possessive quantifiers, which the trainer's regex engine reads differently.
+# cl100k_base's split without possessive quantifiers, which the trainer's regex engine reads
+# differently.
 CL100K_PATTERN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

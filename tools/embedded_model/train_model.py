@@ -2,10 +2,11 @@
 
     python tools/embedded_model/train_model.py BUILD --steps 4000
 
-The rows come in the order of the stages, short ones first. Each of the workers, a process on one core, takes its own
-rows of a step; all of them then take the same step with the mean of their gradients. The learning rate rises, is level
-at a half, then level, and falls to zero over the last part of the steps; until then a run that is resumed with another
-number of steps is the run it would have been. Writes `BUILD/model/last.pt` and `log.jsonl`.
+The rows come in the order of the stages, short ones first. Each of the workers, a process on one
+core, takes its own rows of a step; all of them then take the same step with the mean of their
+gradients. The learning rate rises, is level at a half, then level, and falls to zero over the last
+part of the steps; until then a run that is resumed with another number of steps is the run it would
+have been. Writes `BUILD/model/last.pt` and `log.jsonl`.
 """
 
 from __future__ import annotations

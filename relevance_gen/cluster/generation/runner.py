@@ -30,7 +30,8 @@ from relevance_gen.llama.options import OptionTypes, model_options, shows_option
 _NODE_POLL_S: Final = 1.0
 """Seconds between two checks for new nodes."""
 _MAX_START_ATTEMPTS: Final = 5
-"""Attempts to start the first runners; if all of them die while they start, the cluster runner fails."""
+"""Attempts to start the first runners; if all of them die while they start, the cluster runner
+fails."""
 _END_STATES: Final = (ThreadState.CLOSED, ThreadState.FAILED, ThreadState.LOST)
 
 
@@ -38,19 +39,21 @@ _END_STATES: Final = (ThreadState.CLOSED, ThreadState.FAILED, ThreadState.LOST)
 class ClusterRunner(Runner):
     """A model on the nodes of a cluster. Interface and samples equal those of `relevance_gen.Runner`, bit for bit.
 
-    Requests wait in one queue of this process. Each runner is an actor with the whole model and takes requests when it has
-    free slots. If a runner dies, another runner is started; its requests that have streamed no text are served by other
-    runners, and its other requests fail with a `GenerationError`. A node that joins gets a runner at once, unless
-    `n_runners` is given.
+    Requests wait in one queue of this process. Each runner is an actor with the whole model and
+    takes requests when it has free slots. If a runner dies, another runner is started; its requests
+    that have streamed no text are served by other runners, and its other requests fail with a
+    `GenerationError`. A node that joins gets a runner at once, unless `n_runners` is given.
 
     Args:
         model: as for `relevance_gen.Runner`; a file must have the same path on every node.
         n_runners: number of runners; by default one per GPU, and one per node without a GPU.
         address: as for `ClusterIndex`.
-        name: name of runners that all processes with this name share; they end a minute after the last process.
-        max_queue: samples of one client that may wait in this process, at least 1; at this limit `submit` raises
-            `OverloadedError`.
-        prefix_cache_bytes: memory of each runner for computed prompts of recent requests; 0 disables the prefix cache.
+        name: name of runners that all processes with this name share; they end a minute after the
+            last process.
+        max_queue: samples of one client that may wait in this process, at least 1; at this limit
+            `submit` raises `OverloadedError`.
+        prefix_cache_bytes: memory of each runner for computed prompts of recent requests; 0
+            disables the prefix cache.
         wait: wait until the model is loaded; otherwise return at once and load in the background.
         **options: options of `ModelOptions`.
 

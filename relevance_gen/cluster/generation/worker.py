@@ -128,9 +128,11 @@ class ClusterWorker(Worker):
         spec: the model and options of the runner.
         choose_node: returns the node for the runner, or ``None`` if the runner is not needed any
             more; called before each attempt to start the runner.
-        on_death: called when a runner that was ready has died, before its requests return to the queue.
+        on_death: called when a runner that was ready has died, before its requests return to the
+            queue.
         key: identifies this worker among the workers of a `ClusterRunner`.
-        shared_name: name under which other processes find the runner; ``None`` for a runner of this process alone.
+        shared_name: name under which other processes find the runner; ``None`` for a runner of this
+            process alone.
 
     Attributes:
         node_id: node of the runner; ``None`` until it is chosen.

@@ -121,37 +121,45 @@ class IndexStats:
 class ClusterIndex(MutableIndex):
     """An index that a cluster of Ray searches; its results equal the results of `relevance_gen.ChunkIndex`, bit for bit.
 
-    The index is a folder or an address in object storage, as `relevance_gen.shards.sharded_index.ShardedIndex` has it.
-    Every processor of the cluster has a searcher, which can search any shard. If a searcher dies or does not respond,
-    another one searches its shards. A change is durable when the call returns; other processes see it within a second.
+    The index is a folder or an address in object storage, as
+    `relevance_gen.shards.sharded_index.ShardedIndex` has it. Every processor of the cluster has a
+    searcher, which can search any shard. If a searcher dies or does not respond, another one
+    searches its shards. A change is durable when the call returns; other processes see it within a
+    second.
 
     Args:
         chunks: as for `relevance_gen.ChunkIndex`.
-        place: a folder that all nodes share, or an address that `fsspec` supports, such as ``s3://bucket/index``. An
-            index that is built replaces an index there. Without chunks and source, the index there is opened. None
-            uses a temporary folder, if all nodes are on one machine.
-        source: instead of chunks, files that the nodes read themselves: a file, a folder or a list of these, by paths
-            that all nodes share or addresses that `fsspec` supports. Each line of ``.jsonl`` or ``.ndjson``, also with
-            ``.gz`` or ``.zst``, and each row of ``.parquet`` is a chunk, as in `relevance_gen.ChunkIndex.build`;
-            ``.txt`` and ``.md`` are split as by `relevance_gen.split`. A line has at most 4 MiB. Other files of a
-            folder are skipped.
+        place: a folder that all nodes share, or an address that `fsspec` supports, such as
+            ``s3://bucket/index``. An index that is built replaces an index there. Without chunks
+            and source, the index there is opened. None uses a temporary folder, if all nodes are on
+            one machine.
+        source: instead of chunks, files that the nodes read themselves: a file, a folder or a list
+            of these, by paths that all nodes share or addresses that `fsspec` supports. Each line
+            of ``.jsonl`` or ``.ndjson``, also with ``.gz`` or ``.zst``, and each row of
+            ``.parquet`` is a chunk, as in `relevance_gen.ChunkIndex.build`; ``.txt`` and ``.md``
+            are split as by `relevance_gen.split`. A line has at most 4 MiB. Other files of a folder
+            are skipped.
         text: the field or column with the text of a chunk, as for `relevance_gen.ChunkIndex`.
         title: the field of a source with a chunk's title. All other fields are metadata.
-        n_shards: maximum number of shards; by default a shard for each processor of the cluster that has 256 Mi characters
-            of text, and enough shards that none has more than 1 Gi characters.
-        address: ``"auto"`` for the cluster of this machine, ``HOST:PORT`` of the head of another cluster, or ``"local"``
-            for a cluster that is started on this machine; None for the first of ``RAY_ADDRESS``, ``"auto"`` and
-            ``"local"``.
+        n_shards: maximum number of shards; by default a shard for each processor of the cluster
+            that has 256 Mi characters of text, and enough shards that none has more than 1 Gi
+            characters.
+        address: ``"auto"`` for the cluster of this machine, ``HOST:PORT`` of the head of another
+            cluster, or ``"local"`` for a cluster that is started on this machine; None for the
+            first of ``RAY_ADDRESS``, ``"auto"`` and ``"local"``.
         name: the name by which other processes of the cluster find the index.
-        blank: ``"error"`` refuses a blank chunk; ``"skip"`` leaves it out, and the others keep their positions.
+        blank: ``"error"`` refuses a blank chunk; ``"skip"`` leaves it out, and the others keep
+            their positions.
         weighting: ``"pivoted"`` or ``"cosine"``.
         encoding: the encoding in which tokens are counted; a rank file must exist on every node.
         encoder: must be None: an index of a cluster stores no vectors.
-        progress: called with (chunks indexed, chunks known so far) while the index is built; True shows a bar.
+        progress: called with (chunks indexed, chunks known so far) while the index is built; True
+            shows a bar.
 
     Raises:
         InvalidRequestError: an argument is invalid; the error names it.
-        ClusterError: the cluster does not answer, its nodes have other versions, or a shard cannot be built.
+        ClusterError: the cluster does not answer, its nodes have other versions, or a shard cannot
+            be built.
     """
 
     def __init__(

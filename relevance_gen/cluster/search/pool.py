@@ -1,8 +1,8 @@
 """The searchers of a cluster: which of them searches which shard, and what happens if one does not respond.
 
-Each shard has an order of searchers, by rendezvous hashing with bounded load: when a searcher joins or leaves, few
-shards change their first searcher, and no searcher is first for much more than its share. Every process
-computes the same order.
+Each shard has an order of searchers, by rendezvous hashing with bounded load: when a searcher joins
+or leaves, few shards change their first searcher, and no searcher is first for much more than its
+share. Every process computes the same order.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ _REFRESH_S: Final = 1.0
 """Seconds between two checks for nodes that joined or left."""
 _PING_INTERVAL_S: Final = IDLE_TIMEOUT_S / 4
 _START_TIMEOUT_S: Final = 20.0
-"""Time to wait for all searchers when the first index is opened; later searchers are used when they are ready."""
+"""Time to wait for all searchers when the first index is opened; later searchers are used when they
+are ready."""
 _MAX_BUILD_ATTEMPTS: Final = 5
 
 
@@ -406,8 +407,9 @@ def _keep_fresh(pool: weakref.ref[SearcherPool]) -> None:
 class _Round:
     """One request to all shards: attempts of several searchers, until each shard is answered once.
 
-    A request to several shards is answered for all of them together. If two searchers were asked for the same shards,
-    the first response counts, and a response counts only if none of its shards is answered yet.
+    A request to several shards is answered for all of them together. If two searchers were asked
+    for the same shards, the first response counts, and a response counts only if none of its shards
+    is answered yet.
     """
 
     def __init__(
@@ -502,7 +504,8 @@ class _Round:
     def _note_error(self, attempt: _Attempt, error: OSError) -> None:
         """Record that a searcher could not read a shard.
 
-        The message of the error names the shard; if it does not, all unanswered shards of the attempt count as unread.
+        The message of the error names the shard; if it does not, all unanswered shards of the
+        attempt count as unread.
 
         Raises:
             ShardError: reading a shard failed as many times as there are searchers.

@@ -44,7 +44,8 @@ _MAX_PREFETCHED_CHARS: Final = 1 << 16
 """A searcher sends later features only if its candidates' texts have at most this number of
 characters."""
 _DEVIATIONS: Final = 3.0
-"""Standard deviations above its share of the best chunks for which a searcher sends features with its candidates."""
+"""Standard deviations above its share of the best chunks for which a searcher sends features with
+its candidates."""
 _TERM_CACHE_BYTES: Final = 8 << 20
 """Size of the cache of term matches, about 10,000 words."""
 
@@ -52,8 +53,9 @@ _TERM_CACHE_BYTES: Final = 8 << 20
 class RemoteSegments:
     """The shards of one version of an index; implements `relevance_gen.retrieval.ports.Segments`.
 
-    A search takes one request to each searcher if its words were searched before: term matches are cached, and
-    searchers return the features of their best candidates, texts included. Another request is made if texts are long.
+    A search takes one request to each searcher if its words were searched before: term matches are
+    cached, and searchers return the features of their best candidates, texts included. Another
+    request is made if texts are long.
 
     Every method raises what `SearcherPool.ask` raises.
 
@@ -123,7 +125,7 @@ class RemoteSegments:
         """The group of all shards that are searched, without the excluded shards."""
         return self._group(self._shards)
 
-    # ── The search port ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The search port ───────────────────────────────────────────────────────────────────────────
 
     def match_terms(self, request: MatchRequest) -> MatchResponse:
         """Return the terms that words of the query match; request matches that are not cached."""
@@ -247,7 +249,8 @@ class RemoteSegments:
             function: called with a searcher's segments of these shards and the request.
             request: the argument of the function.
         """
-        # Only cloudpickle sends the code of a caller's filter; everything else is pickled faster by name.
+        # Only cloudpickle sends the code of a caller's filter; everything else is pickled faster by
+        # name.
         has_filter = getattr(request, "filter", None) is not None
         dumps = cloudpickle.dumps if has_filter else pickle.dumps
         message = dumps((function, (request,), {}))

@@ -57,8 +57,8 @@ _MAX_MERGED: Final = 4
 """Number of merged segments that are cached for each index."""
 _N_RESPONSE_PARTS: Final = 4
 _MIN_PART_BYTES: Final = 64 << 10
-"""A response is returned in parts, because Ray sends less than 100 KiB with the reply itself and stores larger objects,
-from which fetching takes longer than a search."""
+"""A response is returned in parts, because Ray sends less than 100 KiB with the reply itself and
+stores larger objects, from which fetching takes longer than a search."""
 _CACHE_BYTES: Final = 64 << 30
 """Maximum total size of the shards of remote indexes that a machine caches on disk."""
 IDLE_TIMEOUT_S: Final = 60.0

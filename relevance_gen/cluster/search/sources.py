@@ -1,8 +1,9 @@
 """Divide files among the processes that build an index, and read them: JSON lines, Parquet and plain text.
 
-Files are listed once, in the order of their paths, and divided into pieces of similar size: byte ranges of JSON lines,
-row ranges of Parquet, and whole texts and compressed files. A shard is built from a run of pieces. Positions follow the
-order of the files, regardless of which process reads them.
+Files are listed once, in the order of their paths, and divided into pieces of similar size: byte
+ranges of JSON lines, row ranges of Parquet, and whole texts and compressed files. A shard is built
+from a run of pieces. Positions follow the order of the files, regardless of which process reads
+them.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class ChunkSource(Protocol):
 class StoredChunks:
     """Chunks in Ray's object store."""
 
-    # the reference in a list: Ray replaces a bare argument by the object, which copies the chunks to every process
+    # the reference in a list: Ray replaces a bare argument by the object, which copies the chunks
+    # to every process
     reference: list[Any]
 
     def batches(self) -> Iterator[Chunks]:

@@ -1,7 +1,8 @@
 """Temporary folders for indexes of a cluster on one machine.
 
-Folders of killed processes are deleted when the user's next temporary folder is created.
-Each process that uses a folder holds a shared lock on a file next to it. A folder without a lock is unused.
+Folders of killed processes are deleted when the user's next temporary folder is created. Each
+process that uses a folder holds a shared lock on a file next to it. A folder without a lock is
+unused.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.types import GenerationRequest
 
 _MAX_ARGUMENT_VALUES: Final = 1 << 16
-"""Values in the arguments of all calls of a conversation; parsed values take many times the memory of their text."""
+"""Values in the arguments of all calls of a conversation; parsed values take many times the memory
+of their text."""
 _REASONING_FIELDS: Final = ("reasoning_content", "reasoning")
 _TEMPLATE_REASONING_FIELDS: Final = (*_REASONING_FIELDS, "thinking")
 """The names under which templates read the reasoning of a message."""
@@ -75,8 +76,8 @@ def render_chat(
 ) -> RenderedChat:
     """Render a conversation with the model's chat template into the text of `request`.
 
-    If the template does not support tools, or its tool-call format is unknown, the system message describes the tools;
-    calls and results are then rendered as text of the assistant and the user.
+    If the template does not support tools, or its tool-call format is unknown, the system message
+    describes the tools; calls and results are then rendered as text of the assistant and the user.
 
     Args:
         conversation: the messages, tools and template variables.
@@ -86,8 +87,8 @@ def render_chat(
         client: the client, as in `RequestContext`.
 
     Raises:
-        InvalidRequestError: the model has no chat template, the template rejects these messages, or it does not use a
-            variable listed in `conversation.required`.
+        InvalidRequestError: the model has no chat template, the template rejects these messages, or
+            it does not use a variable listed in `conversation.required`.
     """
     source = model.template if chat_template is None else chat_template
     template = source if isinstance(source, str) else ""

@@ -24,8 +24,8 @@ _MEMORY_BYTES: Final = 1 << 30
 _MAX_CHARACTERS: Final = 1 << 24
 """Characters of a template, and of a conversation as JSON."""
 _PROBE: Final = "\udc02"
-"""Surrounds the probes that find system messages in a rendered prompt. No text can contain this code point, because
-surrogates are replaced before."""
+"""Surrounds the probes that find system messages in a rendered prompt. No text can contain this
+code point, because surrogates are replaced before."""
 _CONTINUATION: Final = "\udc01"
 """Marks the end of the message that the model continues; another surrogate."""
 _NO_VARIABLES: Final[Mapping[str, Any]] = {}
@@ -50,7 +50,8 @@ class Renderer:
         """Render `template` with `variables`, which must be serializable as JSON.
 
         Raises:
-            InvalidRequestError: the template is invalid, rejects the messages, or exceeds its limits on time or memory.
+            InvalidRequestError: the template is invalid, rejects the messages, or exceeds its
+                limits on time or memory.
             GenerationError: the sandbox cannot be started.
         """
         return str(self._request(template, variables)["text"])
@@ -105,25 +106,29 @@ def render_prompt(
 ) -> str:
     """Render `messages` to the prompt of the model's next turn.
 
-    The result is input of `LanguageModel.tokenize_chat` only: `TOKEN_BOUNDARY` splits each text of a special token in
-    the messages, so that it is tokenized as plain text, regardless of the order in which the template renders messages.
-    A message of a user, a tool or a document can therefore neither end its turn nor start a turn of another role.
-    Special tokens are all control tokens, and the user-defined tokens that occur in the template or look like a marker.
-    In messages of the assistant, texts that the template itself searches for, such as ``</think>``, are not split.
+    The result is input of `LanguageModel.tokenize_chat` only: `TOKEN_BOUNDARY` splits each text of
+    a special token in the messages, so that it is tokenized as plain text, regardless of the order
+    in which the template renders messages. A message of a user, a tool or a document can therefore
+    neither end its turn nor start a turn of another role. Special tokens are all control tokens,
+    and the user-defined tokens that occur in the template or look like a marker. In messages of the
+    assistant, texts that the template itself searches for, such as ``</think>``, are not split.
 
-    A system message that the template omits is added to the next user message, or to the last user message.
+    A system message that the template omits is added to the next user message, or to the last user
+    message.
 
     Args:
-        messages: objects with a ``role`` and the other fields that the template reads, usually ``content``.
+        messages: objects with a ``role`` and the other fields that the template reads, usually
+            ``content``.
         model: the chat format stored in the model file.
         chat_template: overrides the template of the model file.
-        variables: further variables of the template, such as ``tools``; they override those set here.
+        variables: further variables of the template, such as ``tools``; they override those set
+            here.
         continues: whether the model continues the last message instead of starting a turn.
         renderer: renders the template.
 
     Raises:
-        InvalidRequestError: there is no template, it is invalid, rejects the messages, or exceeds its limits on time or
-            memory.
+        InvalidRequestError: there is no template, it is invalid, rejects the messages, or exceeds
+            its limits on time or memory.
     """
     template = model.template if chat_template is None else chat_template
     if template is None:
@@ -167,7 +172,8 @@ def check_messages(messages: object, *, continues: bool) -> None:
     """Check that `messages` is a list of objects with a role.
 
     Raises:
-        InvalidRequestError: it is not, or the last message has no text to continue although it should be continued.
+        InvalidRequestError: it is not, or the last message has no text to continue although it
+            should be continued.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise InvalidRequestError.must_be("messages", "a list of at least one message", messages)
@@ -189,7 +195,7 @@ def message_texts(message: Mapping[str, Any]) -> list[str]:
     return [text for text in texts if isinstance(text, str)]
 
 
-# ── System messages that a template omits ────────────────────────────────────────────────────────────────────────────
+# ── System messages that a template omits ─────────────────────────────────────────────────────────
 
 
 def _omitted_system_messages(
@@ -273,7 +279,7 @@ def _surround(before: str, content: Any, after: str) -> Any:
     return [*first, *content, *last]
 
 
-# ── Special tokens in messages ───────────────────────────────────────────────────────────────────────────────────────
+# ── Special tokens in messages ────────────────────────────────────────────────────────────────────
 
 
 def _copy_json(field: str, value: Any, convert: Callable[[Any], Any]) -> Any:
@@ -312,7 +318,8 @@ class _TokenSplitter:
     def split(self, text: str) -> str:
         """Insert a boundary into each special token, and after a prefix that the next message could complete to a special token.
 
-        The boundary follows the first character, so that tokens inside a token, or across its end, are split, too.
+        The boundary follows the first character, so that tokens inside a token, or across its end,
+        are split, too.
         """
         text = self._pattern.sub(rf"\g<0>{TOKEN_BOUNDARY}", text)
         stripped = text.rstrip()  # templates strip messages

@@ -19,10 +19,11 @@ _MODES = ("auto", "none", "required")
 ChatMessage: TypeAlias = Mapping[str, Any]
 """A message in the format of transformers' chat templates.
 
-``role`` is "system", "user", "assistant" or "tool"; ``content`` is a string or a list of parts of type ``text``. A
-message of the assistant may have ``reasoning_content``, a string, and ``tool_calls``, a list of
-``{"id", "type": "function", "function": {"name", "arguments"}}`` with the arguments as an object or as its JSON. A
-message of a tool has ``tool_call_id``, and optionally ``name``.
+``role`` is "system", "user", "assistant" or "tool"; ``content`` is a string or a list of parts of
+type ``text``. A message of the assistant may have ``reasoning_content``, a string, and
+``tool_calls``, a list of ``{"id", "type": "function", "function": {"name", "arguments"}}`` with the
+arguments as an object or as its JSON. A message of a tool has ``tool_call_id``, and optionally
+``name``.
 """
 
 
@@ -48,7 +49,8 @@ class ToolDefinition:
         name: 1 to 128 letters, digits, dots, hyphens and underscores, in ASCII.
         description: what the function does, for the model.
         parameters: a JSON schema of its arguments, which are an object.
-        strict: whether its arguments must match that schema even if the model is free to call it or not.
+        strict: whether its arguments must match that schema even if the model is free to call it or
+            not.
     """
 
     name: str = field(validator=_tool_name)
@@ -94,8 +96,8 @@ class Conversation:
         tools: the tools that the template describes to the model.
         choice: which of them the model may or must call.
         variables: further variables of the template.
-        required: variables that the template must use because the answer depends on them, with the names of the fields
-            that set them.
+        required: variables that the template must use because the answer depends on them, with the
+            names of the fields that set them.
         continues: whether the model continues the last message.
         schema_fields: for each tool name, the field that holds its parameters; used in errors.
     """

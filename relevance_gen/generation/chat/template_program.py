@@ -1,8 +1,8 @@
 """Render chat templates: a program that `chat_template` runs in a sandbox.
 
-A template is untrusted code from a model file or a request. Jinja's sandbox denies it files and Python's internals, but
-limits neither time nor memory; a separate process does. This module imports nothing of this package, so that the
-program starts fast.
+A template is untrusted code from a model file or a request. Jinja's sandbox denies it files and
+Python's internals, but limits neither time nor memory; a separate process does. This module imports
+nothing of this package, so that the program starts fast.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Render ``template`` with ``variables``.
 
     Returns:
-        The ``text``; or, if ``variables`` is None, the ``names`` of the variables that the template reads; or an
-        ``error`` and its ``kind``: "template", "messages" or "limit".
+        The ``text``; or, if ``variables`` is None, the ``names`` of the variables that the template
+        reads; or an ``error`` and its ``kind``: "template", "messages" or "limit".
     """
     kind = "template"
     try:

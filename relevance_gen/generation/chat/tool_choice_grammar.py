@@ -24,8 +24,8 @@ _PYTHON_JSON_STYLE: Final = {
     "item_separator": ", ",
     "key_separator": ": ",
 }
-"""Templates write arguments with Python's `json.dumps`. The next prompt then repeats the output of the model, so that
-the prefix cache can reuse it."""
+"""Templates write arguments with Python's `json.dumps`. The next prompt then repeats the output of
+the model, so that the prefix cache can reuse it."""
 _ANY_TEXT: Final = r"/(.|\n)*/"
 _SPACE: Final = r"/\s{0,4}/"
 _LARK_START: Final = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\\n])*/|\bstart\b')
@@ -46,10 +46,12 @@ def grammar_fields(
         conversation: the tools, and which of them must be called.
         request: may constrain the answer.
         tool_calls: the format of calls; None if the model may not call tools.
-        reasoning_end: the text that ends the reasoning with which the turn starts; empty if it does not.
+        reasoning_end: the text that ends the reasoning with which the turn starts; empty if it does
+            not.
 
     Raises:
-        InvalidRequestError: constrained answers cannot be distinguished from calls, or the grammar is too long.
+        InvalidRequestError: constrained answers cannot be distinguished from calls, or the grammar
+            is too long.
     """
     field = next((name for name in GRAMMAR_FIELDS if getattr(request, name) is not None), None)
     choice = conversation.choice
@@ -98,8 +100,8 @@ def _call_rules(
 ) -> list[str]:
     """Return the rules of calls: ``lead`` is the start of the first call, ``rest`` everything after it.
 
-    If `schema_fields` is not None, arguments must match the schemas of the tools; it maps the name of a tool to the
-    field that errors in its schema name.
+    If `schema_fields` is not None, arguments must match the schemas of the tools; it maps the name
+    of a tool to the field that errors in its schema name.
     """
     between = _lark_string(tool_calls.between_calls + tool_calls.before_name)
     more = f"({between} one)*" if is_parallel else ""

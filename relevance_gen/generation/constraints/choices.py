@@ -1,7 +1,8 @@
 """Constrain a sample to a list of allowed texts: each token must continue a text that starts with the sample.
 
-Texts are compared as bytes, so neither the tokenization nor the script matters: a token is allowed if its bytes follow.
-In sorted order, the texts with a common prefix are a range, which each token narrows.
+Texts are compared as bytes, so neither the tokenization nor the script matters: a token is allowed
+if its bytes follow. In sorted order, the texts with a common prefix are a range, which each token
+narrows.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class TokenPrefixIndex:
     def tokens_at(self, text: bytes, start: int) -> list[int]:
         """Return the tokens with which `text` continues at `start`.
 
-        All prefixes of a text are also prefixes of the last entry that is not sorted after the text.
+        All prefixes of a text are also prefixes of the last entry that is not sorted after the
+        text.
         """
         rest = text[start : start + self._max_bytes]
         tokens = []

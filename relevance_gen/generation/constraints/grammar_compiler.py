@@ -1,10 +1,11 @@
 """Compile the grammars of requests in the background, so that a client with slow grammars delays only itself.
 
-Authenticated and anonymous clients have a queue each, with a thread and a trial process that compiles each grammar
-first. A grammar that takes too much time, memory or stack is an error of its request. A queue compiles its
-grammars sequentially; the number of grammars that a client has waiting, and the CPU time that it uses, are limited. This
-process's own requests (no client) are not limited. Compiled grammars are cached for their own client only, so that the
-timing does not reveal the grammars of other clients.
+Authenticated and anonymous clients have a queue each, with a thread and a trial process that
+compiles each grammar first. A grammar that takes too much time, memory or stack is an error of its
+request. A queue compiles its grammars sequentially; the number of grammars that a client has
+waiting, and the CPU time that it uses, are limited. This process's own requests (no client) are not
+limited. Compiled grammars are cached for their own client only, so that the timing does not reveal
+the grammars of other clients.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ _CACHE_BYTES = 160 << 20
 _GRAMMAR_BYTES = 10 << 20
 """Estimated size of a compiled grammar."""
 _MAX_CACHED_COMPILE_S = 0.25
-"""A grammar that took more CPU time is not cached, because it may be larger than `_GRAMMAR_BYTES`."""
+"""A grammar that took more CPU time is not cached, because it may be larger than
+`_GRAMMAR_BYTES`."""
 
 
 def _trial_sandbox() -> Sandbox:
@@ -144,7 +146,8 @@ class _CompilerQueue:
             future.cancel()  # if the thread ended before it compiled this grammar
             self._leave(source, client)
 
-        # A cancelled future stays in the thread's queue, so the slot is released when the thread reaches it.
+        # A cancelled future stays in the thread's queue, so the slot is released when the thread
+        # reaches it.
         self.thread.submit(self._settle, future, source, client).add_done_callback(on_done)
         return future
 

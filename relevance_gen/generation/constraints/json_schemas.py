@@ -20,7 +20,8 @@ FORMATS: Final = frozenset(
         "unknown",
     )
 )
-"""The formats that llguidance supports. By the standard, any other format is an annotation and excludes no text."""
+"""The formats that llguidance supports. By the standard, any other format is an annotation and
+excludes no text."""
 _DATA_KEYS: Final = frozenset(("const", "default", "enum", "examples"))
 """Keys whose values are not schemas."""
 _NAMED_SCHEMA_KEYS: Final = frozenset(

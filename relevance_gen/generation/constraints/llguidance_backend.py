@@ -1,8 +1,8 @@
 """Compile grammars with llguidance; this module is its only importer, and also a program that runs in a sandbox.
 
-A grammar is untrusted input: compiling it may take any time and memory, or exhaust the stack and crash the process. So
-it is first compiled with lower limits in a process that may crash, and then in this process. This module imports nothing of
-this package, so that the sandbox starts fast.
+A grammar is untrusted input: compiling it may take any time and memory, or exhaust the stack and
+crash the process. So it is first compiled with lower limits in a process that may crash, and then
+in this process. This module imports nothing of this package, so that the sandbox starts fast.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ GBNF = re.compile(r"^[ \t]*root[ \t]*::=", re.MULTILINE)
 class _Vocabulary:
     """A model's vocabulary in the form that llguidance expects: the bytes that each token prints.
 
-    llguidance appends an end token of its own, which only means that the text may end. It never tokenizes text, because
-    grammars set ``no_forcing``.
+    llguidance appends an end token of its own, which only means that the text may end. It never
+    tokenizes text, because grammars set ``no_forcing``.
     """
 
     eos_token_id = None
@@ -118,7 +118,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Compile a ``grammar`` for a vocabulary of bytes.
 
     Returns:
-        The grammar as ``lark``, its ``error``, empty if it has none, and the CPU ``seconds`` that it took.
+        The grammar as ``lark``, its ``error``, empty if it has none, and the CPU ``seconds`` that
+        it took.
     """
     started_s = time.process_time()
     lark = request["grammar"]

@@ -1,7 +1,8 @@
 """Constraints on the text of a sample: which tokens may follow, and when the text is complete.
 
-llguidance, imported by `llguidance_backend`, follows JSON schemas, regular expressions and grammars. At each step the
-sampler applies a mask of the allowed tokens. `choices` follows a list of texts without llguidance.
+llguidance, imported by `llguidance_backend`, follows JSON schemas, regular expressions and
+grammars. At each step the sampler applies a mask of the allowed tokens. `choices` follows a list of
+texts without llguidance.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
     from relevance_gen.generation.constraints.llguidance_backend import LLMatcher
 
 _JSON_WHITE_SPACE: Final = r"( |\n{1,2}[ \t]{0,20})?"
-"""White space between the elements of JSON, bounded because small models otherwise write white space endlessly."""
+"""White space between the elements of JSON, bounded because small models otherwise write white
+space endlessly."""
 _MASK_BUDGET_S: Final = 0.5
-"""CPU seconds that the masks of a request may take, plus `_MASK_BUDGET_PER_TOKEN_S` for each token."""
+"""CPU seconds that the masks of a request may take, plus `_MASK_BUDGET_PER_TOKEN_S` for each
+token."""
 _MASK_BUDGET_PER_TOKEN_S: Final = 0.002
 FIELD_COMMENT: Final = "// of {}\n"
 """The first line of a grammar that was built from another field, which errors must name."""
@@ -82,8 +85,8 @@ class Constraint(ABC):
     def mask(self, *, may_end: bool) -> Mask:
         """Return the tokens that may follow; valid until the next call.
 
-        The mask is empty if no token may follow or the time budget is exceeded. If the text is complete but may
-        continue, end tokens are allowed only if it `may_end`.
+        The mask is empty if no token may follow or the time budget is exceeded. If the text is
+        complete but may continue, end tokens are allowed only if it `may_end`.
         """
         mask = self._mask
         seconds_before = self._budget.seconds
@@ -189,7 +192,8 @@ class GrammarSource:
     Attributes:
         field: the field of the request.
         text: its value; a schema as JSON.
-        original_field: the field from which this one was built, for errors; empty if it was sent by the client.
+        original_field: the field from which this one was built, for errors; empty if it was sent by
+            the client.
     """
 
     field: str

@@ -46,14 +46,17 @@ class ActiveRequest:
 
     Attributes:
         eos_token_ids: tokens that end a sample.
-        grammar: compiled constraint on the samples; ``None`` without a grammar, and until it is compiled.
+        grammar: compiled constraint on the samples; ``None`` without a grammar, and until it is
+            compiled.
         mask_budget: CPU time used for masks of the grammar, in all samples.
         tokens: token ids of the prompt; empty until `tokenize`.
         stops: compiled stop strings; none until `tokenize`.
         allowed_tokens: tokens that may be sampled; ``None`` allows all, and until `tokenize`.
         logits: logits after the last token, shape (V,); empty until they are computed.
-        state: saved slot after the prompt, for samples that start in another slot; empty until it is saved.
-        slot: slot in which the prompt is computed; ``None`` before that, and after a sample took the slot.
+        state: saved slot after the prompt, for samples that start in another slot; empty until it
+            is saved.
+        slot: slot in which the prompt is computed; ``None`` before that, and after a sample took
+            the slot.
         n_computed: tokens of the prompt that are computed.
         n_reused: how many of these came from the prefix cache.
         n_started: samples that have their first token.
@@ -135,11 +138,13 @@ class ActiveRequest:
     def tokenize(self, model: LanguageModel) -> None:
         """Tokenize the prompt and compile the stop strings.
 
-        Not done before the request has a slot, because the compiled stop strings take much more memory than the strings.
+        Not done before the request has a slot, because the compiled stop strings take much more
+        memory than the strings.
 
         Raises:
-            InvalidRequestError: the prompt is empty or does not fit into the context, the request names tokens beyond
-                the vocabulary, or the response would hold too many top log probabilities.
+            InvalidRequestError: the prompt is empty or does not fit into the context, the request
+                names tokens beyond the vocabulary, or the response would hold too many top log
+                probabilities.
         """
         if self.context.use_model_eos:
             self.eos_token_ids |= frozenset(model.chat_format.ends)
@@ -209,7 +214,8 @@ class ActiveRequest:
 
         Args:
             logits: logits after n prompt tokens, shape (n, V).
-            start: index of the first of these tokens; each row is the distribution of the following token.
+            start: index of the first of these tokens; each row is the distribution of the following
+                token.
         """
         following = self.tokens[start + 1 : start + 1 + len(logits)]
         logits = logits[: len(following)]

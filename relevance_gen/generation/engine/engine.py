@@ -1,9 +1,10 @@
 """Run a model for many requests at once: carry out the scheduler's actions, one step at a time.
 
-The engine lives in one thread; only `interrupt` may be called from other threads. It uses the model through `LanguageModel`,
-and reports what happens to requests as events that `step` returns.
+The engine lives in one thread; only `interrupt` may be called from other threads. It uses the model
+through `LanguageModel`, and reports what happens to requests as events that `step` returns.
 
-The module is long because every action of the scheduler is a method, and all of them use the same queue and model.
+The module is long because every action of the scheduler is a method, and all of them use the same
+queue and model.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from relevance_gen.generation.sampling.sampler import NO_TOKEN
 from relevance_gen.llama.language_model import Interrupted, LanguageModel, Logits, SavedState
 
 _TOKENIZED_CHARACTERS_PER_STEP = 1 << 16
-"""Characters after which tokenizing further prompts waits for the next step, so that many long texts do not stall the
-running samples."""
+"""Characters after which tokenizing further prompts waits for the next step, so that many long
+texts do not stall the running samples."""
 
 
 @frozen(eq=False)
@@ -103,9 +104,10 @@ class Engine:
     def capacity(self) -> Capacity:
         """Further requests that can start: the free slots minus the queued requests without a sample.
 
-        Slots of anonymous requests count as free for authenticated requests. Requests with a grammar count only while they run:
-        any number of them is taken to be compiled, and counting them would keep other requests out. Requests for several
-        samples retain their prompts: see `scheduler.max_retained_prompts`.
+        Slots of anonymous requests count as free for authenticated requests. Requests with a
+        grammar count only while they run: any number of them is taken to be compiled, and counting
+        them would keep other requests out. Requests for several samples retain their prompts: see
+        `scheduler.max_retained_prompts`.
         """
         n_slots = self._model.n_slots
         n_requests, n_retained_prompts = {}, {}
@@ -157,8 +159,8 @@ class Engine:
     def interrupt(self, request_id: int | None = None) -> None:
         """Stop the computation of a request's prompt, or any computation; unless dropped, it is repeated.
 
-        A batch of several prompts is not stopped: its chunks are short, and the chunks of the other requests would have to
-        be computed again.
+        A batch of several prompts is not stopped: its chunks are short, and the chunks of the other
+        requests would have to be computed again.
         """
         if request_id is None or self._prefilling_ids == {request_id}:
             self._model.interrupt()
@@ -175,8 +177,8 @@ class Engine:
     def step(self) -> Iterator[EngineEvent]:
         """Run one step: assign slots, compute up to `n_batch` prompt tokens, compute one token for each running sample.
 
-        The step proceeds while its events are read, so that a caller can deliver the first token of a request before the
-        next computation. Read all events before the next step.
+        The step proceeds while its events are read, so that a caller can deliver the first token of
+        a request before the next computation. Read all events before the next step.
         """
         # Without other work, wait a moment for a grammar.
         has_other_work = bool(self._queue or self._running)
@@ -278,7 +280,8 @@ class Engine:
         try:
             logits = self._compute_chunks(requests, chunks)
         except Interrupted:
-            # The running samples get their tokens in this step anyway; the chunks are computed again.
+            # The running samples get their tokens in this step anyway; the chunks are computed
+            # again.
             for chunk in chunks:
                 self._model.rewind(chunk.slot, chunk.start)
             self._prefill_budget = 0
@@ -355,7 +358,8 @@ class Engine:
             self._advance(slots, logits)
 
     def _decode(self, slots: Sequence[int]) -> None:
-        # Anonymous requests with slow masks skip this step, so that other requests do not wait for them.
+        # Anonymous requests with slow masks skip this step, so that other requests do not wait for
+        # them.
         ready = [slot for slot in slots if self._is_ready(self._running[slot])]
         slots = ready or slots[:1]
         samples = [self._running[slot].state for slot in slots]

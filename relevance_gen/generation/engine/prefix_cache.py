@@ -36,8 +36,9 @@ class PrefixMatch:
 class PrefixCache:
     """The most recently used prompts, at most `max_bytes` of them; 0 disables the cache.
 
-    A prompt is found only for the client that sent it, so that response times reveal nothing about the prompts of other
-    clients. Prompts of anonymous clients are evicted first, then prompts of the client that uses the most memory.
+    A prompt is found only for the client that sent it, so that response times reveal nothing about
+    the prompts of other clients. Prompts of anonymous clients are evicted first, then prompts of
+    the client that uses the most memory.
     """
 
     def __init__(self, max_bytes: int) -> None:

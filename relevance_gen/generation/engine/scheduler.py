@@ -1,23 +1,25 @@
 """Decide the engine's next action: a pure function of a small state of counts and slots, without model and texts.
 
-One step of the engine consists of the actions that `next_action` returns, up to a `Decode` or ``None``: assign free slots,
-compute at most `n_batch` tokens of prompts, start samples, and compute one token for each running sample.
+One step of the engine consists of the actions that `next_action` returns, up to a `Decode` or
+``None``: assign free slots, compute at most `n_batch` tokens of prompts, start samples, and compute
+one token for each running sample.
 
-A free slot is assigned by priority first: anonymous clients get it only if no other client can use it. Then it goes to the
-client with the fewest slots, to that client's request with the fewest slots, and among equal requests to the request whose last
-slot is the longest time ago. So while a request waits for its first slot, each other request of its client gets at most one
-slot. If
-anonymous clients hold all slots and an authenticated client is waiting, the scheduler preempts one anonymous sample. It
-resumes from its saved state when a slot becomes free.
+A free slot is assigned by priority first: anonymous clients get it only if no other client can use
+it. Then it goes to the client with the fewest slots, to that client's request with the fewest
+slots, and among equal requests to the request whose last slot is the longest time ago. So while a
+request waits for its first slot, each other request of its client gets at most one slot. If
+anonymous clients hold all slots and an authenticated client is waiting, the scheduler preempts one
+anonymous sample. It resumes from its saved state when a slot becomes free.
 
-The prompt of a request is computed in its first slot, and the request gets no second slot before that is done. Prompts are
-computed sequentially in chunks; a long prompt delays the running samples by one chunk per step. Short chunks of several
-prompts are computed as a batch if that takes less time; the chunk of the request whose turn it is always is among them. No
-slot stays free while samples wait, with one exception: see `max_retained_prompts`.
+The prompt of a request is computed in its first slot, and the request gets no second slot before
+that is done. Prompts are computed sequentially in chunks; a long prompt delays the running samples
+by one chunk per step. Short chunks of several prompts are computed as a batch if that takes less
+time; the chunk of the request whose turn it is always is among them. No slot stays free while
+samples wait, with one exception: see `max_retained_prompts`.
 
-Chunks of a prompt always end at multiples of `n_batch`, regardless of other requests: a request's computation, and therefore
-its result, does not depend on which other requests are batched with it. (A batch has the same bits as its chunks computed
-alone: see `LanguageModel.prefill`.)
+Chunks of a prompt always end at multiples of `n_batch`, regardless of other requests: a request's
+computation, and therefore its result, does not depend on which other requests are batched with it.
+(A batch has the same bits as its chunks computed alone: see `LanguageModel.prefill`.)
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ from relevance_gen.generation.engine.active_request import ActiveRequest
 from relevance_gen.generation.queue.request import RequestPriority, priority_of
 
 _MAX_PADDING_TOKENS = 16
-"""Rows of padding allowed to compute a chunk together with a longer chunk. Computing these rows takes about as long as the
-fixed cost of a separate computation, which reads all weights."""
+"""Rows of padding allowed to compute a chunk together with a longer chunk. Computing these rows
+takes about as long as the fixed cost of a separate computation, which reads all weights."""
 
 
 @frozen
@@ -45,7 +47,8 @@ class EngineState:
         n_slots: samples that the context can hold.
         n_ctx: tokens that a slot holds.
         n_batch: maximum prompt tokens of one chunk.
-        prefill_multiple: chunks are padded to a multiple of this number of tokens; if it is 1, each is computed alone.
+        prefill_multiple: chunks are padded to a multiple of this number of tokens; if it is 1, each
+            is computed alone.
         budget: prompt tokens, including padding, that may still be computed in this step.
         can_tokenize: whether another prompt may be tokenized in this step.
         running: clients of the running samples, by slot.
@@ -158,9 +161,10 @@ def next_action(state: EngineState) -> Action | None:
 def max_retained_prompts(n_slots: int) -> int:
     """Return how many requests of one priority may retain their prompts for samples that have not started.
 
-    Any further request for several samples waits, unless its client has no other such request: so requests of one client do not
-    block another client. Except for one prompt of each client, retained prompts use at most the memory of all slots, or of
-    two slots, so that requests take turns even on a single slot.
+    Any further request for several samples waits, unless its client has no other such request: so
+    requests of one client do not block another client. Except for one prompt of each client,
+    retained prompts use at most the memory of all slots, or of two slots, so that requests take
+    turns even on a single slot.
     """
     return max(2, n_slots)
 
@@ -240,7 +244,8 @@ def _distribute_slots(
             n_slots = request.n_running + (request.slot is not None)
             entry = n_slots, queue_index, queue_index
             requests_by_client.setdefault(request.client, []).append(entry)
-    # A heap of clients: priority, slots of the client, order of its first request, its heap of requests.
+    # A heap of clients: priority, slots of the client, order of its first request, its heap of
+    # requests.
     clients = []
     for order, (client, requests) in enumerate(requests_by_client.items()):
         heapq.heapify(requests)

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 class StopStrings:
     """Find the first occurrence of any of many non-empty strings, character by character (Aho–Corasick).
 
-    A state is the longest suffix of the text so far that is a prefix of a stop string. ``depth[state]`` is its length, and
-    so the number of characters to hold back. The cost of a character does not grow with the number of stop strings.
+    A state is the longest suffix of the text so far that is a prefix of a stop string.
+    ``depth[state]`` is its length, and so the number of characters to hold back. The cost of a
+    character does not grow with the number of stop strings.
 
     Attributes:
         depth: length of each state in characters.
-        matched: for each state, the length of the longest stop string that ends in it; 0 if none does.
+        matched: for each state, the length of the longest stop string that ends in it; 0 if none
+            does.
 
     Source: A. V. Aho, M. J. Corasick, "Efficient string matching", CACM 18(6), 1975.
     """
@@ -58,8 +60,9 @@ NO_STOPS = StopStrings(())
 class TextAssembler:
     """Assembles the text of one sample from the bytes of its tokens.
 
-    The results of `push` and `flush`, concatenated, are the text up to the first complete stop string, regardless of how
-    the bytes are split into tokens. After a stop string no text is released. Invalid UTF-8 becomes U+FFFD.
+    The results of `push` and `flush`, concatenated, are the text up to the first complete stop
+    string, regardless of how the bytes are split into tokens. After a stop string no text is
+    released. Invalid UTF-8 becomes U+FFFD.
 
     Attributes:
         stop_string: the stop string that ended the text; empty if none has.

@@ -32,7 +32,8 @@ def _merge_part(pieces: Sequence[ContentPart]) -> ContentPart:
 def finish_reason_of(reason: FinishReason, parts: Sequence[ContentPart]) -> FinishReason:
     """Return the finish reason of a turn whose sample ended for `reason`.
 
-    A turn with a tool call ends with "tool_calls", unless the token limit or the end of the text cut its last call off.
+    A turn with a tool call ends with "tool_calls", unless the token limit or the end of the text
+    cut its last call off.
     """
     has_call = any(part.kind == "tool_call" for part in parts)
     if reason == "length" or not has_call or _is_truncated_call(parts[-1]):

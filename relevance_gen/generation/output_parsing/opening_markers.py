@@ -34,10 +34,11 @@ class OpeningMarker:
     """The text before a tool call, before reasoning or before an answer.
 
     Attributes:
-        text: words, which white space may separate in the output. NAME matches the name of a tool, ANY any other name,
-            and a word with a tilde after it is optional.
+        text: words, which white space may separate in the output. NAME matches the name of a tool,
+            ANY any other name, and a word with a tilde after it is optional.
         opens: the kind of part that follows.
-        lookahead: the marker matches only if any of these texts follows; a tool call has the beginnings of arguments.
+        lookahead: the marker matches only if any of these texts follows; a tool call has the
+            beginnings of arguments.
     """
 
     text: str
@@ -93,7 +94,8 @@ class MarkerMatch:
         marker: the marker.
         end: the position of its end.
         tool_name: the name in the marker; empty if it has none.
-        is_partial: whether the text ends inside the marker, so that more text may complete it or contradict it.
+        is_partial: whether the text ends inside the marker, so that more text may complete it or
+            contradict it.
     """
 
     marker: OpeningMarker

@@ -27,8 +27,8 @@ from relevance_gen.types import ContentPart, PartKind
 CALL_ID_CHARACTERS = 9
 """The length of call ids that Mistral's templates require; other templates accept any length."""
 _BATCH_CHARACTERS = 1 << 12
-"""Characters parsed at once: parsed text is removed from the start of the buffer, which takes time in proportion to
-its length."""
+"""Characters parsed at once: parsed text is removed from the start of the buffer, which takes time
+in proportion to its length."""
 _FIRST_WORD = re.compile(r"<(?:(?!NAME)[^<>\s])+>?|\[[A-Z_]+\]")
 
 
@@ -47,7 +47,8 @@ class OutputFormat:
         tool_calls: the format of tool calls; None if the model may not call tools.
         reasoning: the format of reasoning; None if the model does not reason.
         starts_with_reasoning: whether the prompt already ends with the opening marker of reasoning.
-        schemas: for each tool, the JSON schemas of its arguments by their names; read only if `tool_calls` has tags.
+        schemas: for each tool, the JSON schemas of its arguments by their names; read only if
+            `tool_calls` has tags.
     """
 
     tools: frozenset[str] = frozenset()
@@ -60,7 +61,8 @@ class OutputFormat:
 class ReasoningTokenCounter:
     """Counts the reasoning tokens of a sample: `n_tokens` so far.
 
-    Reasoning begins after its opening marker, whose last token counts, and ends with its closing marker, which counts.
+    Reasoning begins after its opening marker, whose last token counts, and ends with its closing
+    marker, which counts.
     """
 
     def __init__(self, output_format: OutputFormat) -> None:
@@ -81,8 +83,9 @@ class ReasoningTokenCounter:
 class OutputParser:
     """Parses one turn incrementally; `nonce` makes the ids of its calls unique.
 
-    The pieces returned by `push` and `end` merge to the same parts regardless of how the text is split: text that may
-    still turn out to be a marker is held back. A call of an unknown tool, or an incomplete opening marker, is text.
+    The pieces returned by `push` and `end` merge to the same parts regardless of how the text is
+    split: text that may still turn out to be a marker is held back. A call of an unknown tool, or
+    an incomplete opening marker, is text.
     """
 
     def __init__(self, output_format: OutputFormat, nonce: str) -> None:
@@ -140,7 +143,8 @@ class OutputParser:
         self._pending_space = []
         return pieces
 
-    # Each of these methods reads from the buffer and returns whether the rest of the buffer can be read now.
+    # Each of these methods reads from the buffer and returns whether the rest of the buffer can be
+    # read now.
 
     def _read_text(self, pieces: list[ContentPart], is_last: bool) -> bool:
         """Read text up to the next opening marker, and the marker."""

@@ -20,7 +20,8 @@ _CONTROL_CHARACTERS: Final = {
     code: json.dumps(chr(code)).strip('"')  # without the quotation marks of the string
     for code in range(32)
 }
-"""The JSON escapes of line breaks and other control characters, which models write unescaped into strings."""
+"""The JSON escapes of line breaks and other control characters, which models write unescaped into
+strings."""
 _ESCAPE: Final = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|(?P<unknown>.))', re.DOTALL)
 _JSON_DELIMITER: Final = re.compile(r'["\\{}\[\]]')
 _MAX_OPENING_CHARACTERS: Final = 600
@@ -32,7 +33,8 @@ class ArgumentsChunk:
     """The result of parsing a piece of a call's arguments.
 
     Attributes:
-        n_read: characters parsed; the caller passes the rest again when more text has arrived. The rest is short.
+        n_read: characters parsed; the caller passes the rest again when more text has arrived. The
+            rest is short.
         json: the JSON of the parsed characters.
         is_finished: whether the arguments are complete.
     """
@@ -94,7 +96,8 @@ class JsonArguments:
 class TaggedArguments:
     """Parses arguments with tags around each name and value; a value is a string, JSON or a Python constant.
 
-    `schemas` maps the names of arguments to their JSON schemas; it is ignored if it is not a mapping.
+    `schemas` maps the names of arguments to their JSON schemas; it is ignored if it is not a
+    mapping.
     """
 
     def __init__(self, tags: ArgumentTags, schemas: object) -> None:
@@ -162,7 +165,8 @@ class UnquotedArguments:
         }
         self._delimiter = delimiter
         self._depth = 0
-        # The delimiter that ends the current string; empty inside an unquoted name or value, None between values.
+        # The delimiter that ends the current string; empty inside an unquoted name or value, None
+        # between values.
         self._end: str | None = None
         self._unquoted: list[str] = []
 
@@ -237,7 +241,8 @@ def _to_json_escape(escape: re.Match[str]) -> str:
 def as_json(text: str, schema: Any = None) -> str:
     """Return `text` if it is a JSON value or a Python constant; otherwise return it as a JSON string.
 
-    A text that `schema` allows as a string is a JSON string, except ``null`` if the schema allows that, too.
+    A text that `schema` allows as a string is a JSON string, except ``null`` if the schema allows
+    that, too.
 
     >>> optional = {"anyOf": [{"type": "string"}, {"type": "null"}]}
     >>> as_json("5"), as_json("5", optional), as_json("null", optional), as_json("null", {"type": "string"})

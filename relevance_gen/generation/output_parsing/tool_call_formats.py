@@ -33,9 +33,12 @@ class ToolCallFormat:
         template_markers: a chat template that contains all of these belongs to the family.
         excluded_markers: a chat template that contains any of these does not.
         before_calls, between_calls, after_calls: the texts around and between all calls of a turn.
-        before_name, before_arguments, after_arguments: the texts around the name and the arguments of one call.
-        alternative_openings: further texts of opening markers that the parser accepts and the renderer does not write.
-        argument_tags: the tags around each argument, for families that do not write JSON. JSON is accepted, too.
+        before_name, before_arguments, after_arguments: the texts around the name and the arguments
+            of one call.
+        alternative_openings: further texts of opening markers that the parser accepts and the
+            renderer does not write.
+        argument_tags: the tags around each argument, for families that do not write JSON. JSON is
+            accepted, too.
         string_delimiter: the text around string values in arguments with unquoted names.
     """
 
@@ -103,8 +106,8 @@ class ReasoningFormat:
         template_marker: a chat template that contains this text belongs to the family.
         openings: the markers before reasoning, and before the answer if the family marks it.
         ends: the texts that end reasoning.
-        ends_are_openings: whether the end of reasoning starts the next opening marker. Openings are then accepted
-            anywhere; otherwise reasoning is accepted only at the start of a turn.
+        ends_are_openings: whether the end of reasoning starts the next opening marker. Openings are
+            then accepted anywhere; otherwise reasoning is accepted only at the start of a turn.
     """
 
     template_marker: str
@@ -113,7 +116,7 @@ class ReasoningFormat:
     ends_are_openings: bool = False
 
 
-# ── Tool calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Tool calls ────────────────────────────────────────────────────────────────────────────────────
 
 HARMONY: Final = ToolCallFormat(
     template_markers=("<|channel|>", "functions."),
@@ -274,12 +277,12 @@ TOOL_CALL_FORMATS: Final = (
 )
 """The tool-call formats; the first format that matches a template is used.
 
-Sources: the chat templates of gpt-oss, Mistral 7B v0.3 to Small 3.2, DeepSeek R1, V3 and V3.1, Granite 3, Qwen 2.5 and
-3, Hermes 2 Pro, Llama 3.1 to 3.3, Command R7B and A, Kimi K2, Gemma 4, MiniMax M2, Seed-OSS, Qwen3-Coder and 3.5, and
-GLM 4.5 to 4.7.
+Sources: the chat templates of gpt-oss, Mistral 7B v0.3 to Small 3.2, DeepSeek R1, V3 and V3.1,
+Granite 3, Qwen 2.5 and 3, Hermes 2 Pro, Llama 3.1 to 3.3, Command R7B and A, Kimi K2, Gemma 4,
+MiniMax M2, Seed-OSS, Qwen3-Coder and 3.5, and GLM 4.5 to 4.7.
 """
 
-# ── Reasoning ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Reasoning ─────────────────────────────────────────────────────────────────────────────────────
 
 _HARMONY_REASONING: Final = ReasoningFormat(
     template_marker="<|channel|>",
@@ -310,7 +313,8 @@ _TAGGED_REASONING: Final = [
     for start, end in _REASONING_TAGS.items()
 ]
 REASONING_FORMATS: Final = (_HARMONY_REASONING, *_TAGGED_REASONING)
-"""The reasoning formats of gpt-oss, Gemma 4, Magistral, Command A, Seed-OSS, and Qwen 3, DeepSeek and most other models."""
+"""The reasoning formats of gpt-oss, Gemma 4, Magistral, Command A, Seed-OSS, and Qwen 3, DeepSeek
+and most other models."""
 
 
 def _marker_texts() -> Iterable[str]:
@@ -331,8 +335,8 @@ _MARKER_WORDS = [word for text in _marker_texts() for word in split_words(text)]
 MARKERS: Final = frozenset(
     word.rstrip("~") for word in _MARKER_WORDS if re.match(r"<.|\[/?[A-Z]", word)
 )
-"""Words of these formats that may be single control tokens of a model, which llama.cpp prints as an empty text unless
-`Tokenizer.show` is called with them."""
+"""Words of these formats that may be single control tokens of a model, which llama.cpp prints as an
+empty text unless `Tokenizer.show` is called with them."""
 
 
 def tool_call_format_of(template: str) -> ToolCallFormat | None:

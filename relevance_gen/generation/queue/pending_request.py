@@ -37,8 +37,8 @@ class PendingRequest:
 
     Attributes:
         n_pending_samples: samples without a first token.
-        is_queued: whether the samples count as waiting: until a worker takes the request, or until the first sample
-            starts if the request has a grammar.
+        is_queued: whether the samples count as waiting: until a worker takes the request, or until
+            the first sample starts if the request has a grammar.
         has_streamed: whether the callback has received text.
         was_requeued: whether a worker that had this request has left.
         blocks: hashes of prompt blocks; empty if any worker may compute the prompt.
@@ -115,5 +115,6 @@ class PendingRequest:
         except InvalidStateError:
             pass  # The future was cancelled a moment ago.
         except BaseException:
-            # The future handles `Exception` itself. Other exceptions must not end the worker's thread.
+            # The future handles `Exception` itself. Other exceptions must not end the worker's
+            # thread.
             _log.exception("a callback of a request's future failed")

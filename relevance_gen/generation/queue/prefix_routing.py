@@ -1,8 +1,9 @@
 """Prefix-aware routing: a prompt goes to a worker that has computed its prefix, if that worker is not overloaded.
 
-Each worker has its own prefix cache. The queue stores, as hashes of text blocks, which prompts each worker took. A worker
-defers a request to a worker that has computed a longer prefix, has capacity, and is not much busier.
-Source: the routers of SGLang (cache-aware) and of vLLM's production stack (prefix-aware) weigh the same two quantities.
+Each worker has its own prefix cache. The queue stores, as hashes of text blocks, which prompts each
+worker took. A worker defers a request to a worker that has computed a longer prefix, has capacity,
+and is not much busier. Source: the routers of SGLang (cache-aware) and of vLLM's production stack
+(prefix-aware) weigh the same two quantities.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ _MAX_BLOCKS: Final = 512
 _MAX_TABLE_BYTES: Final = 3 << 20
 """Memory for the blocks of each worker: enough for the prompts of two million characters."""
 MAX_EXTRA_REQUESTS: Final = 4
-"""Do not defer to a worker with more extra requests than this: waiting would cost more than recomputing the prefix."""
+"""Do not defer to a worker with more extra requests than this: waiting would cost more than
+recomputing the prefix."""
 MAX_DEFER_S: Final = 0.1
-"""Seconds for which a request is deferred to another worker, which may be in the middle of a long step."""
+"""Seconds for which a request is deferred to another worker, which may be in the middle of a long
+step."""
 
 
 def blocks_of(text: str, client: str | None = None) -> Blocks:
@@ -81,7 +84,8 @@ class WorkerLoad:
 def should_defer(own: WorkerLoad, other_workers: Iterable[WorkerLoad]) -> bool:
     """Return whether a worker should leave a request to a worker in `other_workers`.
 
-    A worker with capacity and the longest known prefix never defers, so some worker always takes the request.
+    A worker with capacity and the longest known prefix never defers, so some worker always takes
+    the request.
 
     >>> own, near, busy = WorkerLoad(0, 0, True), WorkerLoad(3, 4, True), WorkerLoad(3, 5, True)
     >>> should_defer(own, [near]), should_defer(own, [busy])

@@ -20,18 +20,22 @@ Request: TypeAlias = str | GenerationRequest | Mapping[str, Any]
 """A text to continue, a request, or a mapping of its fields."""
 
 MAX_STOP_CHARACTERS = 1 << 16
-"""Maximum number of characters in all stop strings of a request, because compiling them takes memory."""
+"""Maximum number of characters in all stop strings of a request, because compiling them takes
+memory."""
 MAX_EOS_TOKENS = 1 << 12
 MAX_ALLOWED_TOKENS = 1 << 16
 MAX_RESPONSE_TOP_LOGPROBS = 1 << 20
-"""Maximum number of top log probabilities in a response, which is in memory until it is complete."""
+"""Maximum number of top log probabilities in a response, which is in memory until it is
+complete."""
 _NO_FIELDS: Mapping[str, Any] = {}
 GRAMMAR_FIELDS = ("json_schema", "regex", "grammar", "choice")
 """Request fields that constrain the text of samples; at most one field per request is set."""
 MAX_GRAMMAR_CHARACTERS = 1 << 18
-"""Maximum number of characters in a JSON schema, a regular expression, a grammar, or all choices together."""
+"""Maximum number of characters in a JSON schema, a regular expression, a grammar, or all choices
+together."""
 MAX_CHOICES = 1 << 12
-"""Maximum number of choices, because the first token is sampled only after all of them are compiled."""
+"""Maximum number of choices, because the first token is sampled only after all of them are
+compiled."""
 
 ANONYMOUS = ""
 """Client of all requests without an API key. All anonymous clients count as one client."""
@@ -56,13 +60,15 @@ class RequestContext:
 
     Args:
         is_chat: whether the text is a conversation that `Runner.render_chat` has rendered.
-        use_model_eos: whether the EOS tokens of the model end a sample, in addition to ``eos_token_ids``.
+        use_model_eos: whether the EOS tokens of the model end a sample, in addition to
+            ``eos_token_ids``.
         return_token_texts: whether the response has ``token_texts``.
         prompt: token ids to continue in place of the request's text; empty to use the text.
-        prefill_only: whether samples end before their first token, because only the prompt's log probabilities are used.
+        prefill_only: whether samples end before their first token, because only the prompt's log
+            probabilities are used.
         count_only: whether only the prompt's tokens are counted, without any sample.
-        output_format: format of the model's turns, which are parsed into `ContentPart` values; ``None`` returns them as
-            plain text.
+        output_format: format of the model's turns, which are parsed into `ContentPart` values;
+            ``None`` returns them as plain text.
         client: id of the client, or `ANONYMOUS`; ``None`` for requests of this process itself.
     """
 
@@ -90,7 +96,8 @@ class QueuedRequest:
     """A request that a queue has accepted. It can be pickled, and refers to no future and no engine.
 
     Args:
-        id: number in order of arrival, unique in its queue; two queued requests are equal if their ids are.
+        id: number in order of arrival, unique in its queue; two queued requests are equal if their
+            ids are.
         request: sampling parameters and text.
         seed: seed of the request, or a random seed; the samples of any worker are the same.
         created: Unix time in seconds at which the request was accepted.
@@ -109,10 +116,10 @@ class Capacity:
     """How many more requests a worker accepts, by priority.
 
     Args:
-        n_requests: requests that can start now. Authenticated requests can preempt anonymous requests, so their number
-            includes the slots of anonymous requests.
-        n_retained_prompts: how many of these requests may ask for several samples; ``None`` disables the limit. A client's only
-            such request does not count towards the limit.
+        n_requests: requests that can start now. Authenticated requests can preempt anonymous
+            requests, so their number includes the slots of anonymous requests.
+        n_retained_prompts: how many of these requests may ask for several samples; ``None``
+            disables the limit. A client's only such request does not count towards the limit.
     """
 
     n_requests: Mapping[RequestPriority, int]

@@ -1,11 +1,13 @@
 """The queue between callers and workers.
 
-A caller puts a request and holds its future. A worker registers, takes requests as far as it has capacity, and delivers the
-events of these requests. Clients take turns; anonymous requests come last; the requests of one client are served in order
-of arrival, unless a worker defers a request (see `relevance_gen.generation.queue.prefix_routing`). A
-worker may be a thread of this process, or a thread that forwards to another process: only requests and events are exchanged.
+A caller puts a request and holds its future. A worker registers, takes requests as far as it has
+capacity, and delivers the events of these requests. Clients take turns; anonymous requests come
+last; the requests of one client are served in order of arrival, unless a worker defers a request
+(see `relevance_gen.generation.queue.prefix_routing`). A worker may be a thread of this process, or
+a thread that forwards to another process: only requests and events are exchanged.
 
-The lock is re-entrant, because a garbage collection while it is held may drop a stream and so cancel a request.
+The lock is re-entrant, because a garbage collection while it is held may drop a stream and so
+cancel a request.
 """
 
 from __future__ import annotations
@@ -82,9 +84,11 @@ class RequestQueue:
     """Requests that wait or that workers serve. Thread-safe.
 
     Args:
-        max_queue: samples of one client that may wait; at this limit, further requests of the client are refused.
-            Samples whose grammar is being compiled count. All requests without a client count as one client.
-        routes_by_prefix: whether workers are faster with prompts whose prefix they have computed before.
+        max_queue: samples of one client that may wait; at this limit, further requests of the
+            client are refused. Samples whose grammar is being compiled count. All requests without
+            a client count as one client.
+        routes_by_prefix: whether workers are faster with prompts whose prefix they have computed
+            before.
 
     Attributes:
         counters: numbers of requests that finished, were cancelled, and failed.
@@ -169,7 +173,8 @@ class RequestQueue:
     def register(self, on_cancel: Callable[[int], None]) -> int:
         """Add a worker; return its id.
 
-        `on_cancel` is called from any thread with the id of a request that the worker has and must drop.
+        `on_cancel` is called from any thread with the id of a request that the worker has and must
+        drop.
         """
         with self._changed:
             worker_id = next(self._worker_ids)
@@ -181,9 +186,10 @@ class RequestQueue:
     ) -> list[QueuedRequest] | None:
         """Remove and return the next requests: up to the worker's capacity, and up to its share of the queue.
 
-        If no request is available for the worker, wait once for a change: at most `timeout_s` seconds (``None``: no limit),
-        and at most `MAX_DEFER_S` while requests are deferred to other workers. The result may be empty after that. Return
-        ``None`` if no request can follow: the queue is closed and the worker has been removed.
+        If no request is available for the worker, wait once for a change: at most `timeout_s`
+        seconds (``None``: no limit), and at most `MAX_DEFER_S` while requests are deferred to other
+        workers. The result may be empty after that. Return ``None`` if no request can follow: the
+        queue is closed and the worker has been removed.
         """
         with self._changed:
             worker = self._workers.get(worker_id)
@@ -222,9 +228,10 @@ class RequestQueue:
     def leave(self, worker_id: int, error: BaseException) -> None:
         """Remove a worker. Idempotent and thread-safe.
 
-        Its requests that have streamed no text return to the front of the queue for the other workers, but only once,
-        because a request may be the cause of the worker's failure. Its other requests fail with `error`. If no worker is
-        left, all waiting requests fail with it too.
+        Its requests that have streamed no text return to the front of the queue for the other
+        workers, but only once, because a request may be the cause of the worker's failure. Its
+        other requests fail with `error`. If no worker is left, all waiting requests fail with it
+        too.
         """
         with self._changed:
             worker = self._workers.pop(worker_id, None)
@@ -233,7 +240,8 @@ class RequestQueue:
             failed = self._requeue(worker)
             if not self._workers:
                 self._close_reason = error
-                # Detach the requests first: a garbage collection may cancel a request in the meantime.
+                # Detach the requests first: a garbage collection may cancel a request in the
+                # meantime.
                 waiting, self._waiting = self._waiting, OrderedDict()
                 for pending in waiting.values():
                     self._stop_queueing(pending)
@@ -290,8 +298,8 @@ class RequestQueue:
     def _in_turn(self) -> list[PendingRequest]:
         """Return the waiting requests in the order in which they are served.
 
-        Anonymous requests come last; then a request comes earlier the fewer requests of its client are ahead of it or
-        with a worker; then the older request comes first.
+        Anonymous requests come last; then a request comes earlier the fewer requests of its client
+        are ahead of it or with a worker; then the older request comes first.
         """
         n_ahead = Counter(
             pending.queued.context.client

@@ -22,9 +22,10 @@ _GROWTH = 16
 class LogitsProcessor:
     """The changed logits of single tokens of one sample; the model's array itself is never changed.
 
-    The bias is added to a logit. If the sample has generated the token c ≥ 1 times, the logit is then divided by the
-    repetition penalty if it is positive, otherwise multiplied by it, and presence_penalty + c · frequency_penalty is
-    subtracted. While the sample has fewer than min_tokens tokens, its EOS tokens are impossible.
+    The bias is added to a logit. If the sample has generated the token c ≥ 1 times, the logit is
+    then divided by the repetition penalty if it is positive, otherwise multiplied by it, and
+    presence_penalty + c · frequency_penalty is subtracted. While the sample has fewer than
+    min_tokens tokens, its EOS tokens are impossible.
 
     Args:
         request: bias and penalties.
@@ -43,7 +44,8 @@ class LogitsProcessor:
             suppressed = [token for token in eos_token_ids if token < n_vocab]
         self._suppressed_ids = np.array(suppressed, np.intp)
         self._n_generated = 0
-        # Each changed token has an index into the arrays; the arrays have unused elements at their end.
+        # Each changed token has an index into the arrays; the arrays have unused elements at their
+        # end.
         biased = list(request.logit_bias)
         self._index_by_token = {token: index for index, token in enumerate(biased)}
         self._ids: NDArray[np.intp] = np.array(biased, np.intp)
@@ -88,7 +90,8 @@ class LogitsProcessor:
         values -= request.presence_penalty * was_generated + request.frequency_penalty * counts
         changed = np.clip(values, -_MAX_LOGIT, _MAX_LOGIT).astype(np.float32)
         if self._suppresses_eos:
-            # After the other tokens, because an EOS token may have a bias too and the last value counts.
+            # After the other tokens, because an EOS token may have a bias too and the last value
+            # counts.
             impossible = np.full(len(self._suppressed_ids), -np.inf, np.float32)
             ids = np.concatenate((ids, self._suppressed_ids))
             changed = np.concatenate((changed, impossible))

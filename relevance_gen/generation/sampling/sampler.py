@@ -29,7 +29,8 @@ _BYTE_BITS = np.unpackbits(_BYTES[:, None], axis=1, bitorder="little")
 _MASK_LOGITS = np.where(_BYTE_BITS, np.float32(0), np.float32(-np.inf))
 """Values that a byte of a mask adds to the logits of its eight tokens, shape (256, 8)."""
 _N_SAMPLED_WEIGHTS = 4096
-"""Weights from which a bound for all weights is estimated: sorting them takes little time compared to all weights."""
+"""Weights from which a bound for all weights is estimated: sorting them takes little time compared
+to all weights."""
 
 
 @frozen(eq=False)
@@ -54,7 +55,8 @@ def sample(
 ) -> Ids:
     """Sample one token for each of B rows.
 
-    Replacements → mask → temperature → top_k → top_p → min_p → inverse of the cumulative distribution at the row's uniform.
+    Replacements → mask → temperature → top_k → top_p → min_p → inverse of the cumulative
+    distribution at the row's uniform.
 
     Args:
         logits: shape (B, V), float32; unchanged after the call.
@@ -189,8 +191,9 @@ def _log_sum_exp(logits: Logits) -> float:
 def largest_ids(logits: Logits, k: int) -> Ids:
     """Return the ids of each row's `k` largest logits, in descending order: shape (B, k) for logits of shape (B, V).
 
-    A large vocabulary is folded into a matrix with the ids in row order. The `k` largest logits are in the `k` columns with
-    the largest maxima, because an element of any other column is not larger than `k` such maxima. `k` is in [1, V].
+    A large vocabulary is folded into a matrix with the ids in row order. The `k` largest logits are
+    in the `k` columns with the largest maxima, because an element of any other column is not larger
+    than `k` such maxima. `k` is in [1, V].
     """
     n_rows, n_vocab = logits.shape
     # This height balances the time for the column maxima with the time for the selected columns.
@@ -243,7 +246,8 @@ def _sample_top_k(
     temperature = np.array([[request.temperature] for request in requests])
     top_p = np.array([[request.top_p] for request in requests])
     min_p = np.array([[request.min_p] for request in requests])
-    # (B, k): probabilities relative to the most likely token. A temperature near 0 overflows to exp(−inf) = 0.
+    # (B, k): probabilities relative to the most likely token. A temperature near 0 overflows to
+    # exp(−inf) = 0.
     with np.errstate(over="ignore"):
         weights = np.exp((values - values[:, :1]) / temperature)
     cumulative = weights.cumsum(axis=1)
@@ -253,7 +257,8 @@ def _sample_top_k(
     is_included |= top_p >= 1
     is_included &= weights >= min_p
     is_included[:, 0] = True
-    # (B, k): cumulative distribution of the included tokens; (B,): index of the sampled token in its row.
+    # (B, k): cumulative distribution of the included tokens; (B,): index of the sampled token in
+    # its row.
     cumulative = np.where(is_included, weights, 0.0).cumsum(axis=1)
     targets = uniforms[:, None] * cumulative[:, -1:]
     ranks = (cumulative <= targets).sum(axis=1)
@@ -295,9 +300,10 @@ def _relative_probabilities(logits: Logits, largest: np.float32, temperature: fl
 def _candidates(weights: Weights, total: float, request: GenerationRequest) -> Ids:
     """Return the ids of all tokens that top_p and min_p can keep, and of few further tokens, without sorting all weights.
 
-    A token with a probability below (1 − top_p) / V is not among the most likely tokens that reach top_p, because all such
-    tokens together have less than 1 − top_p. If many tokens are above this bound, a larger bound is estimated from a part
-    of the weights; it is used if the tokens above it have more than top_p.
+    A token with a probability below (1 − top_p) / V is not among the most likely tokens that reach
+    top_p, because all such tokens together have less than 1 − top_p. If many tokens are above this
+    bound, a larger bound is estimated from a part of the weights; it is used if the tokens above it
+    have more than top_p.
     """
     bound = max((1 - request.top_p) * total / len(weights), request.min_p)
     step = len(weights) // _N_SAMPLED_WEIGHTS + 1
@@ -315,8 +321,8 @@ def _candidates(weights: Weights, total: float, request: GenerationRequest) -> I
 def _reaching(weights: Weights, target: float, side: Literal["left", "right"]) -> int:
     """Return the index at which the cumulative sum of `weights` first reaches (left) or exceeds (right) `target`.
 
-    If rounding keeps the sum below the target, return the index of the last weight above 0. Blocks are summed first,
-    because a cumulative sum of all weights is ten times slower.
+    If rounding keeps the sum below the target, return the index of the last weight above 0. Blocks
+    are summed first, because a cumulative sum of all weights is ten times slower.
     """
     width = int(len(weights) ** 0.5)
     block_starts = np.arange(0, len(weights), width)

@@ -1,6 +1,7 @@
 """Read records from open files: JSON lines, compressed or not, and Parquet.
 
-Records come in batches, so that few of them are in memory at once. Each comes with its location, as "a.jsonl line 3".
+Records come in batches, so that few of them are in memory at once. Each comes with its location, as
+"a.jsonl line 3".
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ BUFFER_BYTES: Final = 1 << 20
 """Bytes of a file that are read at once."""
 _MAX_BATCH_RECORDS: Final = 256
 _ZSTD_READ_BYTES: Final = 512
-"""Bytes of Zstandard data that are decompressed at once: 4 bytes can become 128 KiB, so at most 16 MiB are returned."""
+"""Bytes of Zstandard data that are decompressed at once: 4 bytes can become 128 KiB, so at most 16
+MiB are returned."""
 
 
 class FileFormat(NamedTuple):
@@ -58,7 +60,7 @@ def kind_of(name: str) -> FileFormat:
     return FileFormat("parquet" if name.endswith(".parquet") else None, compression)
 
 
-# ── JSON lines ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── JSON lines ────────────────────────────────────────────────────────────────────────────────────
 
 
 def lines(
@@ -72,7 +74,8 @@ def lines(
     """Yield the JSON values of the lines of a file.
 
     Args:
-        file: the file; its `readline` must accept a limit. Only a few blocks of it are held in memory.
+        file: the file; its `readline` must accept a limit. Only a few blocks of it are held in
+            memory.
         name: name of the file for locations.
         max_bytes: maximum bytes of a line, and of the lines of a batch together.
         compression: ".gz", ".zst" or "".
@@ -80,7 +83,8 @@ def lines(
         stop: yields the lines that begin before byte `stop`.
 
     Raises:
-        InvalidRequestError: the file is damaged, or a line is too long or not JSON. The records before are yielded.
+        InvalidRequestError: the file is damaged, or a line is too long or not JSON. The records
+            before are yielded.
         OSError: the file cannot be read.
     """
     batch: Batch = []
@@ -194,7 +198,7 @@ class _ZstandardFile(io.RawIOBase):
         return n_bytes
 
 
-# ── Parquet ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Parquet ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def row_groups(
@@ -204,7 +208,8 @@ def row_groups(
     """Return the row groups of a Parquet file.
 
     Raises:
-        InvalidRequestError: the file is not Parquet, or pyarrow is not installed; the error calls the file `name`.
+        InvalidRequestError: the file is not Parquet, or pyarrow is not installed; the error calls
+            the file `name`.
     """
     with _open_parquet(file, lambda: name) as table:
         groups = map(table.metadata.row_group, range(table.metadata.num_row_groups))
@@ -220,11 +225,12 @@ def rows(
 ) -> Iterator[Batch]:
     """Yield the rows [start, stop) of a Parquet file in batches of about `max_bytes`.
 
-    Row groups without any of these rows are not read; in the first other group the rows before `start` are dropped.
+    Row groups without any of these rows are not read; in the first other group the rows before
+    `start` are dropped.
 
     Raises:
-        InvalidRequestError: as for `row_groups`, or a row has a value that Python cannot represent; the error names the
-            first row of the batch.
+        InvalidRequestError: as for `row_groups`, or a row has a value that Python cannot represent;
+            the error names the first row of the batch.
         OSError: the file cannot be read.
     """
     groups = row_groups(file, name)
@@ -274,7 +280,8 @@ def _open_parquet(
         with pyarrow.parquet.ParquetFile(file, buffer_size=BUFFER_BYTES, pre_buffer=False) as table:
             yield table
     except (pyarrow.ArrowException, OSError, OverflowError, ValueError) as error:
-        # Errors of the operating system or a store have a number; errors of Arrow and of conversion do not.
+        # Errors of the operating system or a store have a number; errors of Arrow and of conversion
+        # do not.
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise InvalidRequestError(f"must be Parquet: {error}", location()) from None

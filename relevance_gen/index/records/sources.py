@@ -26,20 +26,24 @@ from relevance_gen.index.records.validation import Blank, missing_field_error, r
 from relevance_gen.index.storage import ContentWriter
 
 Source: TypeAlias = "str | PathLike[str] | Iterable[Any]"
-"""A file of JSON lines (``.jsonl``, ``.ndjson``, also with ``.gz`` or ``.zst``) or Parquet (``.parquet``), a folder of
-documents, a table, or an iterable of texts, mappings, `Chunk` objects and, as ``pathlib.Path``, files and folders."""
+"""A file of JSON lines (``.jsonl``, ``.ndjson``, also with ``.gz`` or ``.zst``) or Parquet
+(``.parquet``), a folder of documents, a table, or an iterable of texts, mappings, `Chunk` objects
+and, as ``pathlib.Path``, files and folders."""
 
 _SOURCE_KINDS: Final = f"{KINDS}, a folder, or an iterable"
 _MIN_MEMORY_BYTES: Final = 16 << 20
 _MEMORY_PER_LINE: Final = 64
-"""Ratio of the memory to the maximum length of a line: the parsed line takes several times its length."""
+"""Ratio of the memory to the maximum length of a line: the parsed line takes several times its
+length."""
 _MEMORY_PER_TEXT: Final = 5
-"""Maximum ratio of the memory for indexing a block of texts to the size of the texts with their overhead."""
+"""Maximum ratio of the memory for indexing a block of texts to the size of the texts with their
+overhead."""
 _MEMORY_PER_LARGEST_TEXT: Final = 5
 """The same ratio for a single text; a text that needs more than the memory is refused."""
 _CHUNK_OVERHEAD_BYTES: Final = 128
 _BYTES_PER_WIDE_BYTE: Final = 11
-"""Extra memory for each byte of a character after the first: scripts without spaces have a term for each character."""
+"""Extra memory for each byte of a character after the first: scripts without spaces have a term for
+each character."""
 _DOCUMENT_CHUNK_CHARS: Final = 1000
 
 _log: Final = logging.getLogger(__name__)
@@ -54,11 +58,14 @@ class Records:
         text: the field that has a record's text.
         title: the field that has its title, if any.
         blank: how to handle blank texts.
-        memory_bytes: approximate memory that may be used to index the chunks of a block, at least 16 MiB.
+        memory_bytes: approximate memory that may be used to index the chunks of a block, at least
+            16 MiB.
 
     Attributes:
-        read_fraction: approximate fraction of the source that has been read, in (0, 1]; 1 if it is unknown.
-        n_read: number of records that have been read. Each record has a position, even if it is blank.
+        read_fraction: approximate fraction of the source that has been read, in (0, 1]; 1 if it is
+            unknown.
+        n_read: number of records that have been read. Each record has a position, even if it is
+            blank.
     """
 
     source: Source
@@ -76,8 +83,8 @@ class Records:
         by the memory for indexing it. The last block can be empty.
 
         Raises:
-            InvalidRequestError: a record is not a chunk, or a file does not exist; the error names file and line. Or no
-                record has the field that `title` names.
+            InvalidRequestError: a record is not a chunk, or a file does not exist; the error names
+                file and line. Or no record has the field that `title` names.
             OSError: a file cannot be read.
         """
         texts: list[str] = []

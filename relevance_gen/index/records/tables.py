@@ -22,7 +22,8 @@ def rows_of(table: Any) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table as mappings from column names to Python values.
 
     Raises:
-        InvalidRequestError: pyarrow is not installed, or a row has a value that Python cannot represent.
+        InvalidRequestError: pyarrow is not installed, or a row has a value that Python cannot
+            represent.
     """
     try:
         import pyarrow

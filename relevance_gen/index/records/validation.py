@@ -14,8 +14,8 @@ from relevance_gen.index.records.tables import is_table, rows_of
 from relevance_gen.types import Chunk, Metadata
 
 Blank: TypeAlias = Literal["error", "skip"]
-"""How to handle a chunk of only white space, and None or NaN, which data frames use for a missing text: raise an error,
-or leave the chunk out without changing the positions of the other chunks."""
+"""How to handle a chunk of only white space, and None or NaN, which data frames use for a missing
+text: raise an error, or leave the chunk out without changing the positions of the other chunks."""
 
 _MAX_LISTED_FIELDS: Final = 20
 _CHUNK_FIELDS: Final = {"text", "metadata", "title"}
@@ -31,20 +31,22 @@ def read_chunks(
 ) -> Chunks:
     """Check strings, mappings and `Chunk` objects, mixed; return `Chunks` unchanged.
 
-    Strings and mappings with only the documented fields are checked in a loop that makes no `Chunk`.
+    Strings and mappings with only the documented fields are checked in a loop that makes no
+    `Chunk`.
 
     Args:
         values: a list or another iterable of chunks, or a table.
         path: name of `values` in error messages.
         kinds: allowed kinds of chunks, for error messages.
-        blank: how to handle blank chunks. None refuses them, and errors do not suggest what to pass instead: for
-            callers that are not Python code.
-        text: the field of mappings, or the column of a table, that has the text, as in `record_chunk`. None is for
-            mappings with the documented fields, and ``text`` in a table.
+        blank: how to handle blank chunks. None refuses them, and errors do not suggest what to pass
+            instead: for callers that are not Python code.
+        text: the field of mappings, or the column of a table, that has the text, as in
+            `record_chunk`. None is for mappings with the documented fields, and ``text`` in a
+            table.
 
     Raises:
-        InvalidRequestError: `values` is not iterable, or a chunk is blank or of another kind; the error names the first
-            such chunk by its path, as in ``chunks[3].text``.
+        InvalidRequestError: `values` is not iterable, or a chunk is blank or of another kind; the
+            error names the first such chunk by its path, as in ``chunks[3].text``.
     """
     if isinstance(values, Chunks):
         return values
@@ -120,8 +122,8 @@ def record_chunk(
 ) -> Any:
     """Return a record as a mapping that is a chunk: all fields except text and title become metadata.
 
-    The fields of a nested mapping ``metadata`` become metadata, too. A field that is None counts as absent. A record
-    that is not a mapping is returned unchanged.
+    The fields of a nested mapping ``metadata`` become metadata, too. A field that is None counts as
+    absent. A record that is not a mapping is returned unchanged.
 
     Raises:
         InvalidRequestError: the record lacks the field `text`; the error has the location.

@@ -31,7 +31,8 @@ class HubModel:
 
     Attributes:
         repository: ``owner/name``.
-        selection: the name of the file, with or without ``.gguf``, or a quantization in its name; None for the default.
+        selection: the name of the file, with or without ``.gguf``, or a quantization in its name;
+            None for the default.
     """
 
     repository: str
@@ -49,7 +50,8 @@ class HubModel:
         """Return the file from the hub's own cache, or download it, with a progress bar on a terminal.
 
         Raises:
-            ModelLoadError: the file does not exist or cannot be downloaded; the message has a remedy.
+            ModelLoadError: the file does not exist or cannot be downloaded; the message has a
+                remedy.
         """
         try:
             hub = importlib.import_module("huggingface_hub")
@@ -109,8 +111,8 @@ class HubModel:
 def choose_file(names: Sequence[str], selection: str | None = None) -> str:
     """Return the selected GGUF file of a repository, or the first part of it.
 
-    A selection is a file name or the quantization in it, in any case; the default is Q4_K_M, then Q8_0, then the first
-    file.
+    A selection is a file name or the quantization in it, in any case; the default is Q4_K_M, then
+    Q8_0, then the first file.
 
     Raises:
         ModelLoadError: the repository does not have the file.

@@ -78,9 +78,10 @@ def resolve(
 ) -> Path:
     """Return the file of `model`.
 
-    An existing path is returned unchanged. None means the value of ``RELEVANCE_GEN_MODEL``, or the embedded model if
-    that is not set. ``owner/name``, ``owner/name:QUANTIZATION`` or ``owner/name:FILE`` is a repository on the Hugging
-    Face hub, of which one file is downloaded once: by default its Q4_K_M, Q8_0 or first file.
+    An existing path is returned unchanged. None means the value of ``RELEVANCE_GEN_MODEL``, or the
+    embedded model if that is not set. ``owner/name``, ``owner/name:QUANTIZATION`` or
+    ``owner/name:FILE`` is a repository on the Hugging Face hub, of which one file is downloaded
+    once: by default its Q4_K_M, Q8_0 or first file.
 
     Raises:
         ModelLoadError: the model does not exist; the message has a remedy.

@@ -1,7 +1,8 @@
 """Keep the process alive when llama.cpp would end it.
 
-After a failed assertion, or an error of a GPU, llama.cpp calls a callback and then `abort()`. A callback that never
-returns keeps the process alive. The thread is lost, with all its memory, and a handler reports it to waiting callers.
+After a failed assertion, or an error of a GPU, llama.cpp calls a callback and then `abort()`. A
+callback that never returns keeps the process alive. The thread is lost, with all its memory, and a
+handler reports it to waiting callers.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def install(library: Any) -> None:
 def _on_abort(message: bytes) -> None:
     if not _handlers:
         return  # no thread is guarded, so the process ends
-    # A thread of llama.cpp itself computes for any of the guarded threads, so all their handlers are called.
+    # A thread of llama.cpp itself computes for any of the guarded threads, so all their handlers
+    # are called.
     handler_of_thread = _handlers.get(threading.get_ident())
     handlers = [handler_of_thread] if handler_of_thread else list(_handlers.values())
     for handler in handlers:

@@ -1,9 +1,10 @@
 """Choose the number of threads and the batching of each step by timing recent steps on this machine.
 
-More threads are not always faster. They synchronize after every operation, so a single core taken by another process
-can make a step ten times slower than it would be on one thread. Larger batches are not always faster either: some CPUs
-multiply three rows more slowly as a batch than individually. Both can only be measured, and change while a program
-runs. The results are bit-identical.
+More threads are not always faster. They synchronize after every operation, so a single core taken
+by another process can make a step ten times slower than it would be on one thread. Larger batches
+are not always faster either: some CPUs multiply three rows more slowly as a batch than
+individually. Both can only be measured, and change while a program runs. The results are
+bit-identical.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from typing import Final
 from attrs import define, evolve, field, frozen
 
 _MAX_SPLIT_ROWS: Final = 7
-"""Maximum rows of a batch that are also tried row by row; larger batches have always been faster."""
+"""Maximum rows of a batch that are also tried row by row; larger batches have always been
+faster."""
 _N_TIMINGS: Final = 5
 """Timings of a strategy whose median is its step time."""
 _SLOW_STEP_FACTOR: Final = 2.0
 """Factor over the median step time at which a trial with fewer threads starts immediately."""
 _FASTER_RATIO: Final = 0.9
-"""A strategy replaces the current one if its step time is at most this fraction of the current strategy's."""
+"""A strategy replaces the current one if its step time is at most this fraction of the current
+strategy's."""
 _PAUSE_FACTOR: Final = 50.0
-"""The pause after a trial that was slower than the current strategy, as a multiple of the time lost."""
+"""The pause after a trial that was slower than the current strategy, as a multiple of the time
+lost."""
 _MIN_PAUSE_S: Final = 0.02
 _MAX_PAUSE_S: Final = 60.0
 

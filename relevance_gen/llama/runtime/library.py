@@ -33,7 +33,8 @@ _LEVELS = {
     3: logging.INFO,
     4: logging.INFO,
 }
-"""Python's level for llama.cpp's debug, info, warning and error: lower, because fatal errors become exceptions."""
+"""Python's level for llama.cpp's debug, info, warning and error: lower, because fatal errors become
+exceptions."""
 _ERROR = 4
 _last_errors: deque[str] = deque(maxlen=3)
 _level = logging.DEBUG

@@ -1,8 +1,9 @@
 """Limit how long llama.cpp's threads spin while they wait for each other.
 
-By default a waiting thread of GNU's OpenMP library, libgomp, spins for milliseconds before it sleeps. If every core has
-other work, spinning threads keep the thread that they wait for off its core at every operation of a model, and a step
-takes a hundred times longer. Spinning for microseconds costs nothing on an idle machine.
+By default a waiting thread of GNU's OpenMP library, libgomp, spins for milliseconds before it
+sleeps. If every core has other work, spinning threads keep the thread that they wait for off its
+core at every operation of a model, and a step takes a hundred times longer. Spinning for
+microseconds costs nothing on an idle machine.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Test in a separate process whether the AMX kernels of this build of llama.cpp crash.
 
-GCC 12 miscompiles the tile configuration of llama.cpp's AMX backend: decoding two or more tokens on quantized weights
-then kills the process. The build does not report this; only a trial does. On a CPU with AMX, a subprocess runs
-`relevance_gen.llama.trial` once, and the result is cached. If it crashed, weights are loaded without the AMX layout
-(``use_extra_bufts=False``), which is slower but safe.
+GCC 12 miscompiles the tile configuration of llama.cpp's AMX backend: decoding two or more tokens on
+quantized weights then kills the process. The build does not report this; only a trial does. On a
+CPU with AMX, a subprocess runs `relevance_gen.llama.trial` once, and the result is cached. If it
+crashed, weights are loaded without the AMX layout (``use_extra_bufts=False``), which is slower but
+safe.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def extra_buffers_are_safe(
     except OSError:
         status = _status(command)
         safe = status == 0
-        # A positive status is another failure than a crash; it may be temporary, so it is not cached.
+        # A positive status is another failure than a crash; it may be temporary, so it is not
+        # cached.
         if status is not None and status <= 0:
             _store(answer_file, "safe" if safe else "crashes")
     if not safe:

@@ -12,14 +12,16 @@ from relevance_gen.text.tokenization import Occurrences
 def find_characters(text: str, tokens: Occurrences, selected: Offsets) -> tuple[Offsets, Offsets]:
     """Return start and end of selected tokens in a text, in code points.
 
-    A token's range includes the following characters that normalize to nothing, such as combining marks.
+    A token's range includes the following characters that normalize to nothing, such as combining
+    marks.
     """
     # The normalized bytes of the text follow a line end.
     low, high = tokens.start - 1, tokens.start + tokens.length - 1
     n_bytes_to = np.cumsum(folded_sizes(text))  # normalized bytes up to the end of each character
     start = np.searchsorted(n_bytes_to, low[selected], "right")
     last = np.searchsorted(n_bytes_to, high[selected] - 1, "right")
-    # A part of an identifier can start or end inside of the bytes of one character: then the whole identifier is used.
+    # A part of an identifier can start or end inside of the bytes of one character: then the whole
+    # identifier is used.
     start_bytes = np.where(start, n_bytes_to[start - 1], 0)
     is_inside = (start_bytes != low[selected]) | (n_bytes_to[last] != high[selected])
     if is_inside.any():

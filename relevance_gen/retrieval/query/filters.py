@@ -19,10 +19,12 @@ from relevance_gen.retrieval.query.operators import QueryOperator, satisfying
 from relevance_gen.types import Metadata
 
 Where: TypeAlias = "Mapping[str, Any] | Callable[[Metadata], bool] | Sequence[int] | Sequence[bool] | npt.NDArray[Any]"
-"""A mapping of metadata, a callable of metadata, positions, or a mask with a boolean for each position.
+"""A mapping of metadata, a callable of metadata, positions, or a mask with a boolean for each
+position.
 
-A mapping is the server's ``where``: for each of its keys the chunk's metadata must have the value, or any value of a list, a
-set or a range. If the chunk's value is a list, a single matching item is sufficient."""
+A mapping is the server's ``where``: for each of its keys the chunk's metadata must have the value,
+or any value of a list, a set or a range. If the chunk's value is a list, a single matching item is
+sufficient."""
 
 _ALLOWED: Final = (
     "a mapping of metadata, a callable, a list of positions, or a mask of one boolean a position"
@@ -37,7 +39,8 @@ _MAX_COMPARED_KEYS: Final = 1000
 class Filter:
     """A validated filter of chunks. It can be pickled if its callable can."""
 
-    # a mask with a boolean for each position, or a callable of a chunk's metadata; None passes all chunks
+    # a mask with a boolean for each position, or a callable of a chunk's metadata; None passes all
+    # chunks
     rule: Flags | Callable[[Metadata], bool] | None
     operators: tuple[QueryOperator, ...] = ()
 
@@ -48,7 +51,8 @@ class Filter:
         """Validate a filter for an index in which `n_positions` were assigned.
 
         Raises:
-            InvalidRequestError: `where` has an invalid type, or a position or the mask is out of range.
+            InvalidRequestError: `where` has an invalid type, or a position or the mask is out of
+                range.
         """
         if isinstance(where, Mapping):
             allowed = {key: _AllowedValues.read(key, value) for key, value in where.items()}
@@ -90,7 +94,8 @@ def check_keys(
     A filter with an unknown key never has results, so callers check only if there are none.
 
     Raises:
-        InvalidRequestError: a key is unknown; the error names the field, and the nearest known key or all keys.
+        InvalidRequestError: a key is unknown; the error names the field, and the nearest known key
+            or all keys.
     """
     if known is None:
         return
@@ -164,8 +169,9 @@ class _AllowedValues:
 def comparison_key(value: Any) -> str | None:
     """Return a string that is the same for equal values, if these are of JSON types; otherwise None.
 
-    Comparing a value with each of many values takes the product of their sizes; so does a set of the values if an
-    attacker chooses numbers with the same hash. An attacker cannot choose strings with the same hash.
+    Comparing a value with each of many values takes the product of their sizes; so does a set of
+    the values if an attacker chooses numbers with the same hash. An attacker cannot choose strings
+    with the same hash.
     """
     if isinstance(value, bool):
         return str(value)

@@ -1,15 +1,17 @@
 """Parse the operators of a query, and find the chunks that satisfy them; all chunks are tested, not only the best.
 
-* ``"black cat"``: the chunk must contain these words next to each other, in any case and with any characters between
-  words. A single word in quotes matches only itself, not its inflections.
-* ``+word``: the chunk must contain the word, or any inflection that it matches in a query. A word that is split
-  into several tokens (``+e-mail``, ``+get_name``, a run of a script without spaces) is treated as if it was in quotes.
-* ``-word`` and ``-"black cat"``: the chunk must not contain it. Excluded words do not belong to the query, and do not change scores.
+* ``"black cat"``: the chunk must contain these words next to each other, in any case and with any
+  characters between words. A single word in quotes matches only itself, not its inflections.
+* ``+word``: the chunk must contain the word, or any inflection that it matches in a query. A word
+  that is split into several tokens (``+e-mail``, ``+get_name``, a run of a script without spaces)
+  is treated as if it was in quotes.
+* ``-word`` and ``-"black cat"``: the chunk must not contain it. Excluded words do not belong to the
+  query, and do not change scores.
 
-An operator is at the beginning of the query or after white space, and a letter or a quote follows it. An opening quote
-does not follow a letter or digit of a script with spaces, and there is a closing quote. Everything else is text:
-``C++``, ``-1``, ``a - b``, ``e-mail``, ``5" pipe``. So is ``-n``, the name of an option, and every operator of a query
-that consists of excluded words only.
+An operator is at the beginning of the query or after white space, and a letter or a quote follows
+it. An opening quote does not follow a letter or digit of a script with spaces, and there is a
+closing quote. Everything else is text: ``C++``, ``-1``, ``a - b``, ``e-mail``, ``5" pipe``. So is
+``-n``, the name of an option, and every operator of a query that consists of excluded words only.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from relevance_gen.text.tokenization import tokenize
 MAX_WORDS: Final = 64
 """Maximum number of words in all operators of a query; bounds the work for each chunk."""
 _PIECE_MEMORY_DIVISOR: Final = 8
-"""A text that is tokenized in pieces needs this times less memory for a character than a block of texts."""
+"""A text that is tokenized in pieces needs this times less memory for a character than a block of
+texts."""
 _OPERATOR: Final = (
     rf"(?:(?<![^\s(])(?P<before>[-+])|(?<!\w)|(?<=[{PAIRED}{TRIPLED}]))[\"“„«](?P<phrase>[^\"“”„«»]+)[\"”“»]"
     r"|(?<![^\s(])(?P<sign>[-+])(?!(?<=-)[A-Za-z](?![^\s\"()]))(?P<word>[^\W\d_][^\s\"()]*)"
@@ -172,8 +175,8 @@ def _parse_operator(match: re.Match[str], *, inflects: bool) -> QueryOperator | 
 def _find_phrases(phrases: Sequence[Ids], texts: Iterable[str], n_texts: int) -> Flags:
     """Return which texts contain the tokens of each phrase next to each other, shape (phrases, texts)."""
     found = np.zeros((len(phrases), n_texts), bool)
-    # Tokens are numbered from 1 to at most `MAX_WORDS`, 0 for any other token, and stored as bytes: Python then finds a
-    # phrase in linear time, even if the text is repetitive.
+    # Tokens are numbered from 1 to at most `MAX_WORDS`, 0 for any other token, and stored as bytes:
+    # Python then finds a phrase in linear time, even if the text is repetitive.
     words = np.unique(np.concatenate(phrases))
     patterns = []
     for ids in phrases:

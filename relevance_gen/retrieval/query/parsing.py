@@ -28,7 +28,8 @@ from relevance_gen.text.tokenization import tokenize
 MAX_CACHED_CHARS: Final = 1024
 """Longer queries are not cached, nor are their rankings."""
 MAX_TERMS: Final = 1 << 14
-"""Maximum number of distinct words of a query that are used; bounds the work for very long queries."""
+"""Maximum number of distinct words of a query that are used; bounds the work for very long
+queries."""
 _MAX_CACHED_QUERIES: Final = 256
 _MAX_CACHED_WORDS: Final = 1 << 14
 _BATCH_TOKENS: Final = 1 << 16
@@ -93,9 +94,11 @@ def parse(text: str, *, inflects: bool, is_english: bool = True) -> Query:
 
     Args:
         text: the query.
-        inflects: merge words of one stem to one term that matches their inflections, and mark stop words and question
-            words. Otherwise every word is a term of its own that matches only itself.
-        is_english: whether the chunks are in English; if so, words in Latin letters are question words in English only.
+        inflects: merge words of one stem to one term that matches their inflections, and mark stop
+            words and question words. Otherwise every word is a term of its own that matches only
+            itself.
+        is_english: whether the chunks are in English; if so, words in Latin letters are question
+            words in English only.
     """
     parse_text = _parse_cached if len(text) <= MAX_CACHED_CHARS else _parse
     return parse_text(text, inflects, is_english)
@@ -147,8 +150,8 @@ def _word(spelling: str, term_id: int, n_bytes: int, inflects: bool) -> QueryTer
     if not inflects:
         return QueryTerm(spelling, term_id, term_id, stop=False, inflected=False)
     stop = spelling in ENGLISH_STOP_WORDS
-    # Words of one stem are one term, except stop words: "can" and "cans" are different terms. The spelling of a longer
-    # word is truncated, so that its stem is unknown.
+    # Words of one stem are one term, except stop words: "can" and "cans" are different terms. The
+    # spelling of a longer word is truncated, so that its stem is unknown.
     key = (stem(spelling), stop) if n_bytes < MAX_SPELLING_BYTES else term_id
     asks = spelling in QUESTION_WORDS
     return QueryTerm(spelling, term_id, key, stop, inflected=not stop, asks=asks)

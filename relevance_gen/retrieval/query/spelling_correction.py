@@ -1,10 +1,11 @@
 """Correct words of a query that all chunks lack, and that are at edit distance 1 of a word that some chunk has.
 
-A word of seven letters or more is replaced by the chunks' most frequent word, of equal ones the first in alphabetical
-order, that has its first letter, and from which it differs by one letter inserted, deleted or changed, or by two
-adjacent letters swapped. A word that occurs in a chunk, in any of its inflections, is never replaced. Identifiers and
-their parts, scripts without spaces and words with digits are left unchanged, and so are queries with operators and
-queries of more than 64 words. The corrected query is processed as if it had been written so. Source: the rule is ours,
+A word of seven letters or more is replaced by the chunks' most frequent word, of equal ones the
+first in alphabetical order, that has its first letter, and from which it differs by one letter
+inserted, deleted or changed, or by two adjacent letters swapped. A word that occurs in a chunk, in
+any of its inflections, is never replaced. Identifiers and their parts, scripts without spaces and
+words with digits are left unchanged, and so are queries with operators and queries of more than 64
+words. The corrected query is processed as if it had been written so. Source: the rule is ours,
 measured in docs/measurements.md.
 """
 
@@ -27,7 +28,8 @@ def correct(
 
     Args:
         query: the query.
-        near_terms: for each misspelled word the terms at edit distance 1, and the number of chunks that have each.
+        near_terms: for each misspelled word the terms at edit distance 1, and the number of chunks
+            that have each.
         is_english: as for `parse`.
     """
     replacements = {}

@@ -1,23 +1,26 @@
 """Match a word of the query to its inflections among the terms of the chunks, in any language.
 
-No chunk is stemmed: the word is compared with the terms of the dictionary that have the same beginning.
+No chunk is stemmed: the word is compared with the terms of the dictionary that have the same
+beginning.
 
-* Words with the same English stem (Porter2) match with weight 1, but stop words are not inflections of other words:
-  "can" does not match "cans", nor "does" "doe".
-* Other languages have more inflections than one stemmer can handle. In these, a word also matches words with a common
-  prefix, with weight
+* Words with the same English stem (Porter2) match with weight 1, but stop words are not inflections
+  of other words: "can" does not match "cans", nor "does" "doe".
+* Other languages have more inflections than one stemmer can handle. In these, a word also matches
+  words with a common prefix, with weight
 
       s(q, v) = lcp(q, v) / max(|q|, |v|)    if lcp ≥ 4 letters and s ≥ 1/2, else 0
 
-  where lcp is the length of the longest common prefix; except in Latin letters, three letters are sufficient if
-  s ≥ 3/5. This applies to words in other alphabets than Latin, and to Latin words if the chunks' frequent words are not
-  English. A word that begins in another alphabet and continues in Latin letters must also share its first six bytes.
-* A run of a script without spaces that is shorter than its n-grams (猫) matches all n-grams that contain it (黒猫), with
-  weight one over the number of n-grams that contain one occurrence.
-* A word has at most 1,024 inflections in all chunks: if more words are similar, they are artificial, and the word
-  matches only itself.
+  where lcp is the length of the longest common prefix; except in Latin letters, three letters are
+  sufficient if s ≥ 3/5. This applies to words in other alphabets than Latin, and to Latin words if
+  the chunks' frequent words are not English. A word that begins in another alphabet and continues
+  in Latin letters must also share its first six bytes.
+* A run of a script without spaces that is shorter than its n-grams (猫) matches all n-grams that
+  contain it (黒猫), with weight one over the number of n-grams that contain one occurrence.
+* A word has at most 1,024 inflections in all chunks: if more words are similar, they are
+  artificial, and the word matches only itself.
 * Of a query with more than 256 distinct words, the others match only themselves.
-* Numbers, identifiers, words of one or two letters, or of 64 bytes or more, and n-grams match only themselves.
+* Numbers, identifiers, words of one or two letters, or of 64 bytes or more, and n-grams match only
+  themselves.
 
 Source: Porter2, https://snowballstem.org/algorithms/english/stemmer.html; the prefix rule is ours.
 """
@@ -44,11 +47,13 @@ _MIN_PREFIX: Final = 4
 _MIN_SIMILARITY: Final = 0.5
 """Minimum share of the longer word's letters that inflections have in common."""
 _MIN_SHORT_SIMILARITY: Final = 0.6
-"""Minimum share for a common prefix of three letters, which is sufficient except in Latin letters."""
+"""Minimum share for a common prefix of three letters, which is sufficient except in Latin
+letters."""
 MAX_FORMS: Final = 1 << 10
 """Maximum number of inflections of a word, in all chunks together."""
 MAX_INFLECTED: Final = 256
-"""Maximum number of distinct words of a query that match inflections; bounds the work for very long queries."""
+"""Maximum number of distinct words of a query that match inflections; bounds the work for very long
+queries."""
 
 _ONES: Final[Floats] = np.ones(MAX_FORMS + 1)
 
@@ -135,8 +140,8 @@ class Inflections:
 def match_indices(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.uint8]:
     """Return for each of V terms the match that contains it, of at most 255, counted from 1; 0 for none.
 
-    If several matches contain a term, the match with its greatest weight is returned. Shape (V + 1,): the last
-    element is for gaps between chunks, and 0.
+    If several matches contain a term, the match with its greatest weight is returned. Shape (V +
+    1,): the last element is for gaps between chunks, and 0.
     """
     # In reversed order, so that of equal weights the first match is assigned last.
     matches = matches[::-1]

@@ -3,19 +3,21 @@
     x          = s₁ · c · max(n, 3)
     confidence = x^a / (x^a + h^a)              a = 3.95, h = 0.696; 0 without results
 
-s₁ is the best score, n the number of distinct words of the query with weight, and c the share of their idf in one
-place: the greatest coverage of a result by a window of 24 tokens, as `stages.proximity` defines it, times the share of
-the idf that words have which occur in any chunk. Stop words are part of n and of that share only if no chunk has
-another word. So c · n is about the number of words of the query in one window. A score alone is not sufficient: long
-queries score lower than short ones, and a query about another subject finds a few of its words almost anywhere, but
-seldom together. One or two words count as three: users who enter so few words look for exactly these. A weighting
-without windows uses the best score as coverage.
+s₁ is the best score, n the number of distinct words of the query with weight, and c the share of
+their idf in one place: the greatest coverage of a result by a window of 24 tokens, as
+`stages.proximity` defines it, times the share of the idf that words have which occur in any chunk.
+Stop words are part of n and of that share only if no chunk has another word. So c · n is about the
+number of words of the query in one window. A score alone is not sufficient: long queries score
+lower than short ones, and a query about another subject finds a few of its words almost anywhere,
+but seldom together. One or two words count as three: users who enter so few words look for exactly
+these. A weighting without windows uses the best score as coverage.
 
-The second line is a scale and changes no order. At ½, queries written for the collection and queries written for
-other collections are equally likely, if all else is equal; h is that middle, and a is its steepness. Both are fitted
-to the scores of ``pivoted`` on ten public collections, each searched with at most 80 queries of each other collection;
-``bench.answerable --fit`` uses more queries and comes close. That the right collection lacks the answer is much harder
-to detect than that it is the wrong collection. Source: the formula is ours, measured in docs/measurements.md.
+The second line is a scale and changes no order. At ½, queries written for the collection and
+queries written for other collections are equally likely, if all else is equal; h is that middle,
+and a is its steepness. Both are fitted to the scores of ``pivoted`` on ten public collections, each
+searched with at most 80 queries of each other collection; ``bench.answerable --fit`` uses more
+queries and comes close. That the right collection lacks the answer is much harder to detect than
+that it is the wrong collection. Source: the formula is ours, measured in docs/measurements.md.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ MIDDLE: Final = 0.696
 STEEPNESS: Final = 3.95
 _MIN_WORDS: Final = 3
 _MIN_COVERAGE: Final = 1e-3
-"""Only the rarest words of a long query are counted in windows, and the best chunks may have none of these."""
+"""Only the rarest words of a long query are counted in windows, and the best chunks may have none
+of these."""
 
 
 def evidence(best_score: float, coverage: float, terms: WeightedTerms) -> float:

@@ -1,7 +1,8 @@
 """Features: values that scoring stages need of chunks, declared as data and extracted where the chunks are stored.
 
-A stage declares a `FeatureSpec`, a small value that can be pickled. The machine that stores the chunks calls
-`FeatureSpec.extract`. The features of chunks in several segments, or on several machines, are then merged.
+A stage declares a `FeatureSpec`, a small value that can be pickled. The machine that stores the
+chunks calls `FeatureSpec.extract`. The features of chunks in several segments, or on several
+machines, are then merged.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class FeatureSpec(ABC):
     """A declaration of features: a value that can be pickled and compared."""
 
     max_chunks: ClassVar[int | None] = None
-    """Maximum number of chunks for which the features are extracted together with the candidates; None: no limit."""
+    """Maximum number of chunks for which the features are extracted together with the candidates;
+    None: no limit."""
 
     @abstractmethod
     def extract(self, batch: ChunkBatch) -> Any:

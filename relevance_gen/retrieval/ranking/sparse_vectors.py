@@ -15,13 +15,15 @@ from relevance_gen.arrays import Floats, Hashes, Offsets
 from relevance_gen.index.segment import POSITION_GAP, TokenSequences
 
 MAX_CHUNKS: Final = 1 << 8
-"""Maximum number of chunks that are compared with each other; there are more than a few dozen only with ties."""
+"""Maximum number of chunks that are compared with each other; there are more than a few dozen only
+with ties."""
 SAMPLE_SIZE: Final = 128
 """Number of chunks in the sample."""
 _CHUNK_BITS: Final = 8
 _CHUNK_MASK: Final = MAX_CHUNKS - 1
 _MAX_DIMENSIONS_32_BIT: Final = 1 << 32 - _CHUNK_BITS
-"""Up to this number of dimensions, dimension and chunk fit into 32 bits, which are sorted in half the time."""
+"""Up to this number of dimensions, dimension and chunk fit into 32 bits, which are sorted in half
+the time."""
 _BATCH_ENTRIES: Final = 1 << 18
 """Entries that are looked up or counted together; bounds the memory for long chunks."""
 
@@ -153,8 +155,8 @@ class Tally:
 class Sample:
     """Number of chunks of a sample that have each dimension.
 
-    The sample consists of the `SAMPLE_SIZE` chunks with the smallest hashes of their words: the same chunks in any order
-    of the collection, and for any division into segments.
+    The sample consists of the `SAMPLE_SIZE` chunks with the smallest hashes of their words: the
+    same chunks in any order of the collection, and for any division into segments.
     """
 
     size: int  # number of chunks, at most `SAMPLE_SIZE`

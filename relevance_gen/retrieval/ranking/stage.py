@@ -1,10 +1,11 @@
 """The base class of scoring stages, and what stages work with: a weighted query and a table of candidates.
 
-A score is computed by a list of stages. Each stage takes some of the candidates, extracts features of them, and updates
-their scores. It declares these features as data: see `relevance_gen.retrieval.ranking.features`.
+A score is computed by a list of stages. Each stage takes some of the candidates, extracts features
+of them, and updates their scores. It declares these features as data: see
+`relevance_gen.retrieval.ranking.features`.
 
-To add a stage, write a file in `relevance_gen.retrieval.stages`, and add the fields that explain it to
-`relevance_gen.Explanation`.
+To add a stage, write a file in `relevance_gen.retrieval.stages`, and add the fields that explain it
+to `relevance_gen.Explanation`.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from relevance_gen.retrieval.ranking.sparse_vectors import MAX_CHUNKS
 from relevance_gen.retrieval.ranking.top_n import at_least_as_good
 
 N_STAGE_CANDIDATES: Final = 50
-"""Number of chunks that a stage scores, without ties; 100 ranked no better in the collections measured."""
+"""Number of chunks that a stage scores, without ties; 100 ranked no better in the collections
+measured."""
 MAX_WORDS: Final = 32
-"""Maximum number of query words that stages look for in chunks, without stop words: queries can be very long."""
+"""Maximum number of query words that stages look for in chunks, without stop words: queries can be
+very long."""
 LEXICAL: Final = "lexical"
 """Column of the scores after the stages of the weighting, before the stages of models."""
 
@@ -87,13 +90,17 @@ class Stage(ABC):
     """One part of a score, created for one query."""
 
     order: ClassVar[float | None] = None
-    """Position among the stages of the weighting ``pivoted``, distinct and ascending; None for all other stages."""
+    """Position among the stages of the weighting ``pivoted``, distinct and ascending; None for all
+    other stages."""
     parts: ClassVar[tuple[str, ...]] = ()
-    """Fields of `Explanation`, and columns of the table, with the values that the stage adds; none if it only rescales scores."""
+    """Fields of `Explanation`, and columns of the table, with the values that the stage adds; none
+    if it only rescales scores."""
     is_after_normalization: ClassVar[bool] = False
-    """Whether the stage changes normalized scores; otherwise it adds to the sum that is normalized."""
+    """Whether the stage changes normalized scores; otherwise it adds to the sum that is
+    normalized."""
     n_best: ClassVar[int] = 0
-    """Number of chunks, the best by lexical score and their ties, that the stage scores; 0 if it needs no features."""
+    """Number of chunks, the best by lexical score and their ties, that the stage scores; 0 if it
+    needs no features."""
     features: FeatureSpec | None = None
     """Features to extract together with the candidates, of the best `N_STAGE_CANDIDATES`."""
 
@@ -128,12 +135,14 @@ class Stage(ABC):
 class RerankStage(Stage):
     """A stage that updates the scores of the best results after the lexical stages.
 
-    It assigns a new array of scores to the table, and does not change the old array, which explanations read.
+    It assigns a new array of scores to the table, and does not change the old array, which
+    explanations read.
     """
 
     is_after_normalization = True
     n_candidates: int | None
-    """Number of results, the best by score and their ties, that the stage scores; None: all chunks."""
+    """Number of results, the best by score and their ties, that the stage scores; None: all
+    chunks."""
 
     def candidate_rows(self, table: CandidateTable) -> Offsets:
         """Return the rows of the best results with ties; ties for the last place are left out if they are very many."""
@@ -148,8 +157,8 @@ class RerankStage(Stage):
     ) -> dict[str, Any]:
         """Return the contributions to the score of the chunk at a row, by fields of `Explanation`.
 
-        The rest of the score after the stage comes from the score before it, each part of which is scaled by the same
-        factor.
+        The rest of the score after the stage comes from the score before it, each part of which is
+        scaled by the same factor.
         """
 
 
@@ -157,7 +166,8 @@ class RerankStage(Stage):
 class ScoreNormalization(Stage):
     """Divides scores by the score of the query matched against itself, and bounds them to [0, 1].
 
-    1.0 then means "as good as a chunk with exactly the query's terms", for every query and collection.
+    1.0 then means "as good as a chunk with exactly the query's terms", for every query and
+    collection.
     """
 
     bound: Callable[[Floats], Floats]  # maps scores above 1 into [0, 1]
@@ -211,9 +221,9 @@ class Ranking:
 class CandidateTable:
     """Candidates with their scores and a column for each part of the score. Stages update it in place.
 
-    Stages before normalization score the chunks at `stage_rows`, the best by lexical score, and the best that pass
-    the filter. A chunk's score must not depend on the filter, so chunks are compared with `top_rows`, which are the
-    best regardless of the filter.
+    Stages before normalization score the chunks at `stage_rows`, the best by lexical score, and the
+    best that pass the filter. A chunk's score must not depend on the filter, so chunks are compared
+    with `top_rows`, which are the best regardless of the filter.
     """
 
     query: WeightedQuery
@@ -228,7 +238,8 @@ class CandidateTable:
     features: Mapping[FeatureSpec, Any]  # features of the chunks at `stage_rows`
     columns: dict[str, Floats] = field(factory=dict)  # values that stages stored, shape (n,) each
     scores_before: list[Floats] = field(factory=list)  # the scores before each rerank stage
-    # rows of the chunks whose passages were compared with the query, and the nearest passage of each, shape (3, m)
+    # rows of the chunks whose passages were compared with the query, and the nearest passage of
+    # each, shape (3, m)
     nearest: tuple[Offsets, Floats] | None = None
 
     def extract(self, spec: FeatureSpec, rows: Offsets, segments: FeatureSource) -> Any:

@@ -12,7 +12,8 @@ _MAX_BLOCK_SIZE: Final = 128
 _MIN_BLOCK_SIZE: Final = 4
 _BLOCKS_PER_RESULT: Final = 4
 _BLOCK_DIVISOR: Final = 16
-"""If fewer than the number of blocks divided by this can have a score in demand, only their scores are compared."""
+"""If fewer than the number of blocks divided by this can have a score in demand, only their scores
+are compared."""
 _MIN_BLOCKED_SCORES: Final = 1 << 14
 """For fewer scores, comparing all of them is faster."""
 _ROUNDING: Final = 1.0 - 1e-9
@@ -54,8 +55,8 @@ def best_quotients(sums: Floats, denominators: Floats, min_denominator: float, n
     rows = _reaching(sums, maxima, _nth_best(maxima, n))
     quotients = sums.take(rows) / denominators.take(rows)
     if rows.size >= n:
-        # At least n quotients reach the n-th best of these. Any other quotient that does has a sum of about at least
-        # that quotient times the lowest denominator.
+        # At least n quotients reach the n-th best of these. Any other quotient that does has a sum
+        # of about at least that quotient times the lowest denominator.
         bound = _nth_best(quotients, n) * min_denominator * _ROUNDING
         rows = _reaching(sums, maxima, bound)
         quotients = sums.take(rows) / denominators.take(rows)
@@ -71,8 +72,8 @@ def _nth_best(values: Floats, n: int) -> float:
 def _block_maxima(scores: Floats, n: int) -> Floats:
     """Return the maximum of each block of scores, so that few scores have to be compared; none for too few scores.
 
-    At least n scores reach the n-th best of the maxima. With b blocks, a block consists of every b-th score, so that
-    numpy compares rows; the last scores, fewer than b, are in no block.
+    At least n scores reach the n-th best of the maxima. With b blocks, a block consists of every
+    b-th score, so that numpy compares rows; the last scores, fewer than b, are in no block.
     """
     n_blocks = max(_BLOCKS_PER_RESULT * n, scores.size // _MAX_BLOCK_SIZE)
     block_size = scores.size // n_blocks

@@ -6,11 +6,13 @@ With n candidates, and the 4-grams g of words (of a shorter word, the word itsel
     s(q, d) = Σ_g w(g, q) w(g, d) / (0.4 m + 0.6 ‖w(·, d)‖₂)                          m = mean of ‖w(·, d)‖₂
     char_ngrams(q, d) = s(q, d) / s(q, q), at most 1
 
-The stage runs if the chunks or the query may not be in English: English has few inflections, and the stemmer handles
-them. It adds 0.6 of the query's own cosine times that similarity to the scores of the best 25 chunks.
+The stage runs if the chunks or the query may not be in English: English has few inflections, and
+the stemmer handles them. It adds 0.6 of the query's own cosine times that similarity to the scores
+of the best 25 chunks.
 
-Source: McNamee and Mayfield, "Character N-Gram Tokenization for European Language Text Retrieval", 2004; applied to the
-best candidates only, it costs little. The formula is that of the cosine of terms.
+Source: McNamee and Mayfield, "Character N-Gram Tokenization for European Language Text Retrieval",
+2004; applied to the best candidates only, it costs little. The formula is that of the cosine of
+terms.
 """
 
 from __future__ import annotations

@@ -1,18 +1,21 @@
 """Rerank the best chunks with a cross-encoder, a model that reads the query and a chunk together.
 
-The reranker returns the relevance r of a chunk, in (0, 1). It reads the best 20 chunks by their scores s so far, from
-terms and, with an encoder, from dense similarity; of equal chunks the earlier. The new score is::
+The reranker returns the relevance r of a chunk, in (0, 1). It reads the best 20 chunks by their
+scores s so far, from terms and, with an encoder, from dense similarity; of equal chunks the
+earlier. The new score is::
 
     f = 1      if s = 1: the chunk has exactly the query's terms, and is not read
     f = r      if the chunk was read
     f = ρ s    otherwise: ρ is the lowest r of the chunks that were read
 
-A reranker judges much better than terms do, but only the chunks that it reads. So r alone orders these, and scores are
-comparable across queries as the reranker's are. The other chunks keep their order, below all chunks that were read.
+A reranker judges much better than terms do, but only the chunks that it reads. So r alone orders
+these, and scores are comparable across queries as the reranker's are. The other chunks keep their
+order, below all chunks that were read.
 
 With `n_candidates` None every chunk is read, including chunks without a term of the query.
 
-Source: Nogueira and Cho, "Passage Re-ranking with BERT", 2019. The rule for chunks that were not read is ours.
+Source: Nogueira and Cho, "Passage Re-ranking with BERT", 2019. The rule for chunks that were not
+read is ours.
 """
 
 from __future__ import annotations

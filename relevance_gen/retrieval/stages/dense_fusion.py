@@ -4,21 +4,23 @@ With the lexical score w, and the cosine c of the query with the chunk's nearest
 
     f = 1 − (1 − L)(1 − max(0, c)²)            L = w^(5/7)
 
-A chunk fails to answer if both its terms and its meaning fail. f lies in [w, 1], and only a chunk whose lexical score is
-1 scores 1. Nothing is normalized over the results. L is w on a scale on which good scores are as high as good cosines:
-the root of the sum in `relevance_gen.retrieval.stages.score_regularization`. With w itself the dense similarity
-outweighed the terms in one collection of seven.
+A chunk fails to answer if both its terms and its meaning fail. f lies in [w, 1], and only a chunk
+whose lexical score is 1 scores 1. Nothing is normalized over the results. L is w on a scale on
+which good scores are as high as good cosines: the root of the sum in
+`relevance_gen.retrieval.stages.score_regularization`. With w itself the dense similarity outweighed
+the terms in one collection of seven.
 
-Only the best chunks by lexical score, the candidates, are raised. So they stay in a sensible order with all other
-chunks, a chunk without a term of the query is not a result, and a query costs one encoding and a few dozen scalar products
-for any number of chunks.
+Only the best chunks by lexical score, the candidates, are raised. So they stay in a sensible order
+with all other chunks, a chunk without a term of the query is not a result, and a query costs one
+encoding and a few dozen scalar products for any number of chunks.
 
-With `n_candidates` None every chunk is compared, and one without a term of the query scores c². Stop words, such as
-"the", do not count then, unless the query consists of stop words. If no chunk has another word of the query, lexical
-ranking falls back to stop words; with vectors the dense similarity is more reliable.
+With `n_candidates` None every chunk is compared, and one without a term of the query scores c².
+Stop words, such as "the", do not count then, unless the query consists of stop words. If no chunk
+has another word of the query, lexical ranking falls back to stop words; with vectors the dense
+similarity is more reliable.
 
-Source: the formula is ours, a probabilistic sum of two signals neither of which is a probability; measured in
-docs/measurements.md.
+Source: the formula is ours, a probabilistic sum of two signals neither of which is a probability;
+measured in docs/measurements.md.
 """
 
 from __future__ import annotations

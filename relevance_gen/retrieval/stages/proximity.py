@@ -7,16 +7,17 @@ Four parts of a chunk's score, for the 50 chunks with the highest cosines::
     lead(q, d)     = the same for the chunk's first 16 tokens
     phrase(q, d)   = max over runs of Σ max(idf(t), 0.3), t in the run / the same sum over the query, at most 1
 
-b are the bigrams of the query, pairs of adjacent words; idf(b) is the mean of their idf (0 for stop words). A run is two
-or more tokens of a chunk of which every two neighbors are a bigram of the query. A word represents all the terms that
-it matches, and a term of the chunk for the word of the query that it matches best. In a long query the 32 rarest words
-are used, and up to 32 stop words. The sum that is added to a chunk's cosine is::
+b are the bigrams of the query, pairs of adjacent words; idf(b) is the mean of their idf (0 for stop
+words). A run is two or more tokens of a chunk of which every two neighbors are a bigram of the
+query. A word represents all the terms that it matches, and a term of the chunk for the word of the
+query that it matches best. In a long query the 32 rarest words are used, and up to 32 stop words.
+The sum that is added to a chunk's cosine is::
 
     0.2 bigrams / (length normalization of the chunk · norm of the query) + 0.2 coverage + 0.05 lead + 0.2 phrase³
 
-Sources: Tao and Zhai, "An Exploration of Proximity Measures in Information Retrieval", SIGIR 2007, for windows; Metzler
-and Croft, "A Markov Random Field Model for Term Dependencies", SIGIR 2005, for ordered pairs; the formulas are ours,
-measured in docs/measurements.md.
+Sources: Tao and Zhai, "An Exploration of Proximity Measures in Information Retrieval", SIGIR 2007,
+for windows; Metzler and Croft, "A Markov Random Field Model for Term Dependencies", SIGIR 2005, for
+ordered pairs; the formulas are ours, measured in docs/measurements.md.
 """
 
 from __future__ import annotations
@@ -99,8 +100,10 @@ class ProximityFeatures(FeatureSpec):
 
     Args:
         matches: the terms that each word of the query matches; at most 64 words.
-        idf: idf of each word; words with an idf of 0 are the last, and are used for bigrams and runs only.
-        order: the query's words in reading order, as indices of these; -1 for a word that is not used.
+        idf: idf of each word; words with an idf of 0 are the last, and are used for bigrams and
+            runs only.
+        order: the query's words in reading order, as indices of these; -1 for a word that is not
+            used.
         norm: the query's Euclidean length.
     """
 
@@ -116,7 +119,8 @@ class ProximityFeatures(FeatureSpec):
         self._norm = norm
         self._n_words = len(matches)
         self.total_idf = math.fsum(idf) or 1.0
-        # The bigrams of a very long query are counted by compiled code, without a list of its words.
+        # The bigrams of a very long query are counted by compiled code, without a list of its
+        # words.
         self._bigrams = []
         weights, summands = [], []
         for (left, right), qtf in Counter(itertools.pairwise(order)).items():
@@ -162,7 +166,8 @@ class ProximityFeatures(FeatureSpec):
         coverage = np.zeros(starts.size)
         leads = np.zeros(starts.size, self._bits.dtype)
         for begin in range(0, tokens.terms.size - WINDOW + 1, _BATCH_TOKENS):
-            # Tokens after a batch belong to windows that begin in it, and are processed again in the next batch.
+            # Tokens after a batch belong to windows that begin in it, and are processed again in
+            # the next batch.
             words = word_of_term.take(tokens.terms[begin : begin + _BATCH_TOKENS + WINDOW - 1])
             bigrams.append(self._find_bigrams(words, begin))
             self._update_coverage(words, starts - begin, coverage, leads)
@@ -197,7 +202,8 @@ class ProximityFeatures(FeatureSpec):
             return phrase, phrase
         chunk = starts.searchsorted(token, "right")
         chunk -= 1
-        # Counts of each bigram in each chunk, shape (n_rows, n_kinds), in batches of chunks that fit in memory.
+        # Counts of each bigram in each chunk, shape (n_rows, n_kinds), in batches of chunks that
+        # fit in memory.
         bigram_sums = np.empty(n)
         n_rows = max(1, _MAX_COUNTS // (n_kinds + 1))
         for low in range(0, n, n_rows):
@@ -208,7 +214,8 @@ class ProximityFeatures(FeatureSpec):
             values = saturate(counts[1:].reshape(size, n_kinds))
             values *= self._bigram_weights
             bigram_sums[low : low + size] = np.add.reduce(values, axis=1)
-        # Bigrams whose first tokens are adjacent form a run: the first word of the run, and the last word of each.
+        # Bigrams whose first tokens are adjacent form a run: the first word of the run, and the
+        # last word of each.
         tables = self._bigram_tables
         is_gap = token[1:] - token[:-1] != 1
         run_start = np.concatenate(([0], is_gap.nonzero()[0] + 1))
@@ -236,7 +243,8 @@ class ProximityFeatures(FeatureSpec):
 
         Chunks start at `starts`, counted from the first token of the batch.
         """
-        # Union of the words in 2, 4 and 8 tokens from each token on, then in 16 (a lead) and 24 (a window).
+        # Union of the words in 2, 4 and 8 tokens from each token on, then in 16 (a lead) and 24 (a
+        # window).
         union = self._bits.take(words)
         for n_tokens in (1, 2, 4):
             union = union[:-n_tokens] | union[n_tokens:]
@@ -246,8 +254,8 @@ class ProximityFeatures(FeatureSpec):
         bounds = (0, min(_BATCH_TOKENS, window_idf.size))
         low, high = starts.searchsorted(bounds).tolist()
         leads[low:high] = in_lead.take(starts[low:high])
-        # The best window of each chunk. A window that begins in the gap before a chunk has only words of the chunk's
-        # first window.
+        # The best window of each chunk. A window that begins in the gap before a chunk has only
+        # words of the chunk's first window.
         begins = starts - POSITION_GAP
         first, last = begins.searchsorted((0, window_idf.size)).tolist()
         rows = slice(max(first - 1, 0), last)
@@ -303,7 +311,8 @@ def _word_order(
     """Return the query's known words in reading order, as indices of `words`; -1 for a word that is not among these.
 
     Args:
-        order: the query's words in reading order, as indices of its terms; -1 for a word without a term.
+        order: the query's words in reading order, as indices of its terms; -1 for a word without a
+            term.
         words: indices of the terms to use.
         df: number of chunks that have each term; words that all chunks lack are left out.
     """

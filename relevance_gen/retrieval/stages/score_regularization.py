@@ -5,17 +5,18 @@ With n candidates d, the best five of them (and ties) j, and their scores r befo
     top_similarity(d) = Σ_j v(j) r(j) sim(d, j)    v(j) = (r(j) / r(1)) ** 24, divided by the sum of these
     sim(d, j) = cosine of the vectors              u(p, d) = tf / (tf + 1.6) · (ln(1 + n / df) + ln(1 + S / max(df_S, 1)))
 
-p are the prefixes of words, their first five letters, so that a word's forms have the same prefix; English stop words are left
-out. df is the number of candidates with the prefix, df_S the number of chunks in a sample that have it. The sample is
-the S = 128 chunks of the collection with the smallest hashes of their words, the same chunks in any order of the
-collection. A single candidate is similar only to itself: top_similarity = r.
+p are the prefixes of words, their first five letters, so that a word's forms have the same prefix;
+English stop words are left out. df is the number of candidates with the prefix, df_S the number of
+chunks in a sample that have it. The sample is the S = 128 chunks of the collection with the
+smallest hashes of their words, the same chunks in any order of the collection. A single candidate
+is similar only to itself: top_similarity = r.
 
 The score becomes::
 
     ((r + 1.2 top_similarity) / 2.2) ** 0.7
 
-Sources: Diaz, "Regularizing Ad Hoc Retrieval Scores", CIKM 2005, on van Rijsbergen's cluster hypothesis; the formula is
-ours, measured in docs/measurements.md.
+Sources: Diaz, "Regularizing Ad Hoc Retrieval Scores", CIKM 2005, on van Rijsbergen's cluster
+hypothesis; the formula is ours, measured in docs/measurements.md.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ def top_similarity(prefixes: SparseVector, scores: Floats, sample: Sample) -> Fl
     sharpness = (scores[best] / scores[best[0]]) ** _SHARPNESS
     chunk_part = np.zeros(scores.size)
     chunk_part[best] = sharpness / sharpness.sum() * scores[best]
-    # Sum of the vectors of the best chunks. Summands are added by size, so that the order of chunks does not matter.
+    # Sum of the vectors of the best chunks. Summands are added by size, so that the order of chunks
+    # does not matter.
     part = chunk_part.take(tally.chunk)
     of_best = (part > 0.0).nonzero()[0]
     dimension = tally.dimension.take(of_best)

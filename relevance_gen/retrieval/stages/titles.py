@@ -6,9 +6,9 @@ With n chunks that have the title of d, for the 50 chunks with the highest cosin
     title_share(q, d) = share of the title's distinct words, without stop words, that the query has
     title(q, d)       = 0.1 · √query_share · title_share / n
 
-A word of the query matches its inflections; of a long query the 32 rarest words are used. The words of a title are also
-words of the chunk in every other part of the score. Dividing by n keeps the title of a document, which all of its
-chunks have, from raising all of them.
+A word of the query matches its inflections; of a long query the 32 rarest words are used. The words
+of a title are also words of the chunk in every other part of the score. Dividing by n keeps the
+title of a document, which all of its chunks have, from raising all of them.
 
 Measured in docs/measurements.md; the formula is ours.
 """

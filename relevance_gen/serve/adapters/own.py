@@ -88,8 +88,8 @@ def _read_target(
 ) -> _SearchTarget:
     """Parse a body with either `chunk_txts` or `index`.
 
-    The `index_fields` of a body with `index` are parsed as an `IndexRef`. An error for an unknown field can suggest
-    the `removed` fields, too.
+    The `index_fields` of a body with `index` are parsed as an `IndexRef`. An error for an unknown
+    field can suggest the `removed` fields, too.
     """
     index = None
     if isinstance(body, dict) and "index" in body:

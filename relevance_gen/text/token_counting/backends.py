@@ -30,14 +30,15 @@ _GIGATOKEN_SCHEMES: Final = {CL100K_PATTERN: "gpt4", O200K_PATTERN: "o200k"}
 
 _MIN_BATCH_CHARS: Final = 1 << 20
 _CHARS_BEFORE_BATCHES: Final = 1 << 26
-"""gigatoken counts text by text as fast as in batches, but holds the interpreter's lock. The result of a batch is an
-awkward array, and importing awkward takes 0.2 s: as long as counting this many characters, which are therefore counted
-text by text first."""
+"""gigatoken counts text by text as fast as in batches, but holds the interpreter's lock. The result
+of a batch is an awkward array, and importing awkward takes 0.2 s: as long as counting this many
+characters, which are therefore counted text by text first."""
 
 _RENEW_AFTER_TOKENS: Final = 1 << 23
-"""gigatoken caches every distinct word, 1.4 GiB after 200 million characters of distinct words, and the cache cannot be
-cleared. It takes at most 25 bytes for each token counted. A new tokenizer after this many tokens, about 37 million
-characters of English, bounds the cache to 200 MiB in any script, and to 50 MiB for prose and code; loading takes 40 ms."""
+"""gigatoken caches every distinct word, 1.4 GiB after 200 million characters of distinct words, and
+the cache cannot be cleared. It takes at most 25 bytes for each token counted. A new tokenizer after
+this many tokens, about 37 million characters of English, bounds the cache to 200 MiB in any script,
+and to 50 MiB for prose and code; loading takes 40 ms."""
 
 
 def by_tiktoken(encoding: tiktoken.Encoding) -> Count:

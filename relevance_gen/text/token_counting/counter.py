@@ -25,8 +25,8 @@ from relevance_gen.text.token_counting.encodings import (
 Backend: TypeAlias = Literal["gigatoken", "tiktoken"]
 
 PIECE_CHARS: Final = 1 << 18
-"""Longest text that is counted at once. tiktoken's regular expressions fail on a run of about a million characters of
-one kind, so this is well below; it also bounds the memory of a count."""
+"""Longest text that is counted at once. tiktoken's regular expressions fail on a run of about a
+million characters of one kind, so this is well below; it also bounds the memory of a count."""
 
 _SPLIT_WINDOW_CHARS: Final = 1 << 12
 """Number of characters before `PIECE_CHARS` that are searched for a position to split."""
@@ -41,16 +41,19 @@ the token ids held in memory."""
 class TokenCounter:
     """Counts the tokens of texts under one encoding; made by `token_counter`. Thread-safe.
 
-    The text of a special token, such as ``<|endoftext|>``, is ordinary text. A surrogate pair counts as its character
-    and a lone surrogate as U+FFFD. A text of more than `PIECE_CHARS` characters counts as the sum of its pieces: each is
-    split before the last space that follows a character other than white space. The split patterns of the
-    published encodings break at that position, too, so that the sum is the count of the text. If the last 4,096
-    characters of a piece lack such a space, the split is at `PIECE_CHARS`.
+    The text of a special token, such as ``<|endoftext|>``, is ordinary text. A surrogate pair
+    counts as its character and a lone surrogate as U+FFFD. A text of more than `PIECE_CHARS`
+    characters counts as the sum of its pieces: each is split before the last space that follows a
+    character other than white space. The split patterns of the published encodings break at that
+    position, too, so that the sum is the count of the text. If the last 4,096 characters of a piece
+    lack such a space, the split is at `PIECE_CHARS`.
 
     Attributes:
         name: the encoding's name.
-        fingerprint: a hash of the definition of the encoding: encodings that count differently have different hashes.
-        backend: the library that counts, ``"gigatoken"`` or ``"tiktoken"``; the counts are the same.
+        fingerprint: a hash of the definition of the encoding: encodings that count differently have
+            different hashes.
+        backend: the library that counts, ``"gigatoken"`` or ``"tiktoken"``; the counts are the
+            same.
     """
 
     def __init__(
@@ -80,7 +83,8 @@ class TokenCounter:
         if self._requested_backend != "tiktoken":
             try:
                 return "gigatoken", GigatokenBackend(definition)
-            # Not installed; unknown split pattern; no temporary file; unsupported ranks (r50k and p50k have gaps).
+            # Not installed; unknown split pattern; no temporary file; unsupported ranks (r50k and
+            # p50k have gaps).
             except (ImportError, LookupError, OSError, RuntimeError) as error:
                 if self._requested_backend == "gigatoken":
                     rule = f"must support {definition.name}, but gigatoken cannot ({error})"
@@ -139,8 +143,8 @@ def token_counter(
             tiktoken encoding, such as ``"o200k_base"``, which tiktoken downloads on first use; the
             path of a rank file in tiktoken's format, read with the cl100k split pattern (a file
             named ``o200k_base`` with its own pattern); or a `tiktoken.Encoding`.
-        backend: the library to count with; by default gigatoken if it is installed and supports the encoding's split
-            pattern, otherwise tiktoken. Both give the same counts.
+        backend: the library to count with; by default gigatoken if it is installed and supports the
+            encoding's split pattern, otherwise tiktoken. Both give the same counts.
 
     Raises:
         InvalidRequestError: the name is unknown, or the encoding or the backend cannot be loaded.
@@ -211,7 +215,7 @@ def _counter(
     return counter
 
 
-# ── Long texts and surrogates ───────────────────────────────────────────────────────────────────────────────────────
+# ── Long texts and surrogates ─────────────────────────────────────────────────────────────────────
 
 
 def _well_formed(text: str) -> str:

@@ -61,7 +61,8 @@ class EncodingDefinition:
     def fingerprint(self) -> str:
         """A hash of pattern and ranks: definitions that count differently have different hashes."""
         digest = hashlib.sha256(self.pattern.encode())
-        # The embedded file equals the output of `_rank_file`; parsing and writing it would take 0.1 s.
+        # The embedded file equals the output of `_rank_file`; parsing and writing it would take 0.1
+        # s.
         content = self.rank_file() if self.source == EMBEDDED else _rank_file(self.ranks())
         digest.update(content)
         return digest.hexdigest()

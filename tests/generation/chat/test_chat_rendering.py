@@ -329,7 +329,7 @@ def test_render_chat_unused_required_variable_is_rejected():
         assert refused(name).endswith("chat template; omit it")
 
 
-# ── What a turn must be ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── What a turn must be ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,8 @@ TEMPLATES = {
     for path in sorted((Path(__file__).parent / "templates").glob("*.jinja"))
 }
 RENDERED = Path(__file__).parent / "templates" / "rendered.json"
-"""What transformers 5.23 made of `CONVERSATIONS`: template to name to text, or null where the template refuses."""
+"""What transformers 5.23 made of `CONVERSATIONS`: template to name to text, or null where the
+template refuses."""
 
 SYSTEM = {"role": "system", "content": "  Be brief. "}
 HELLO = {"role": "user", "content": "Hello!\n"}
@@ -107,7 +108,7 @@ def test_render_prompt_equals_installed_transformers(name):
         assert rendered(TEMPLATES[name], messages, variables) == expected
 
 
-# ── Limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Limits ────────────────────────────────────────────────────────────────────────────────────────
 
 LOOP = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
 
@@ -232,7 +233,7 @@ def test_render_prompt_invalid_input_error_names_the_field(bigram, messages, opt
     assert caught.value.field == field
 
 
-# ── Tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Tokens ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -419,7 +420,7 @@ def test_long_conversation_is_rejected_or_truncated_like_text(model):
     assert model.tokenize_chat(long, 5).tolist() == [LETTER_A + 1, *[LETTER_A, LETTER_A + 1] * 2]
 
 
-# ── A runner ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── A runner ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -487,7 +488,8 @@ FIRST_ONLY = (
     "{% if messages[0].role == 'system' %}<{{ messages[0].content.split() | join(' ') }}>{% endif %}"
     "{% for m in messages if m.role != 'system' %}[{{ m.content }}]{% endfor %}"
 )
-"""A template that writes a system's message in the first place alone, and with other white space."""
+"""A template that writes a system's message in the first place alone, and with other white
+space."""
 
 
 def said(*messages, template=FIRST_ONLY, **options):

@@ -48,7 +48,7 @@ def samples_of(runner, **fields):
     ).responses
 
 
-# ── Whatever is drawn parses ─────────────────────────────────────────────────────────────────────────────────────────
+# ── Whatever is drawn parses ──────────────────────────────────────────────────────────────────────
 
 scalars = st.one_of(
     st.builds(
@@ -157,7 +157,7 @@ def test_gbnf_grammar_is_followed(request, model):
         assert re.fullmatch(rf"\({{{n}}}[a-z]\){{{n}}}", sample.text)
 
 
-# ── Where it ends ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Where it ends ─────────────────────────────────────────────────────────────────────────────────
 
 
 def test_complete_text_ends_without_end_token(bigram):
@@ -206,7 +206,7 @@ def test_position_without_allowed_token_fails_the_request(bigram):
     assert bigram.stats().backlog == 0
 
 
-# ── Nobody else notices ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Nobody else notices ───────────────────────────────────────────────────────────────────────────
 
 
 @costly
@@ -279,7 +279,7 @@ def test_cancelled_constrained_request_frees_its_slots(bigram):
     assert bigram.stats().backlog == 0
 
 
-# ── What cannot be followed ──────────────────────────────────────────────────────────────────────────────────────────
+# ── What cannot be followed ───────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(

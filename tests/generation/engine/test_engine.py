@@ -380,8 +380,8 @@ def test_interrupted_prompt_costs_running_sample_no_token():
 def test_short_requests_wait_for_one_sample_of_large_request():
     """After 256 samples of 100 tokens on 16 slots, eight requests get their first tokens within 100 steps.
 
-    The chunks of their prompts take further steps. The requests arrive through a queue while all slots are taken; the
-    large request finishes completely.
+    The chunks of their prompts take further steps. The requests arrive through a queue while all
+    slots are taken; the large request finishes completely.
     """
     queue, first_tokens, n_steps = RequestQueue(256), {}, itertools.count()
     engine, worker = Engine(ScriptedModel(16, n_ctx=200), PrefixCache(0)), QueueWorker(queue)

@@ -120,7 +120,8 @@ def free_slots(state):
 def test_next_action_uses_only_allowed_slots(state):  # noqa: C901 - a case for each action
     """Free slots are free, decoded slots run and ascend, chunks fit the budget and end at a multiple of n_batch.
 
-    Chunks of several prompts belong to requests that can be batched, and fit into the context with their padding.
+    Chunks of several prompts belong to requests that can be batched, and fit into the context with
+    their padding.
     """
     free = free_slots(state)
     match next_action(state):
@@ -193,8 +194,8 @@ def test_step_gives_every_running_sample_a_token(state):
 def test_slots_are_filled_while_samples_wait(state):
     """A step with budget ends with a free slot only if the waiting requests have all slots that they can use.
 
-    Those are requests for one sample or with an incomplete prompt that have a slot, and requests whose prompts exceed the
-    limit of retained prompts.
+    Those are requests for one sample or with an incomplete prompt that have a slot, and requests
+    whose prompts exceed the limit of retained prompts.
     """
     action = next_action(evolve(state, budget=state.n_batch, can_tokenize=True))
     if isinstance(action, Decode | CompactSlot | None):

@@ -87,9 +87,11 @@ def thought(said):
 
 
 TURNS = json.loads((Path(__file__).parent / "turns.json").read_text())
-"""What models of these families write, and the parts that it has: ``text``, ``reasoning``, or a tool's name.
+"""What models of these families write, and the parts that it has: ``text``, ``reasoning``, or a
+tool's name.
 
-Sources of what is written so: the tests of the parsers of vLLM and llama.cpp, and the models' templates.
+Sources of what is written so: the tests of the parsers of vLLM and llama.cpp, and the models'
+templates.
 """
 
 

@@ -99,7 +99,8 @@ class QueueMachine(RuleBasedStateMachine):
     def take(self, which, n_requests, n_retained):
         """Take requests: the next requests in turn, at most a share of the queue; an idle worker leaves a closed queue.
 
-        Of the requests for several samples, a client's first request and requests within the limit are taken.
+        Of the requests for several samples, a client's first request and requests within the limit
+        are taken.
         """
         taken = self.workers[which].take(capacity(n_requests, n_retained), timeout_s=0)
         if (

@@ -358,7 +358,7 @@ def test_failed_stream_ends_with_error() -> None:
     assert "event: response.failed\n" in told
 
 
-# ── What agents send ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── What agents send ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_codex_request_is_read() -> None:

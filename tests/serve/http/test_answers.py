@@ -14,11 +14,13 @@ import pytest
 from tests.serve.harness import KEYED, Server, eventually, read_all, request_bytes
 
 TEXT = "x " + "y" * (6 << 20)
-"""More bytes than the kernel buffers for a client that does not read: at most 4 MiB (`net.ipv4.tcp_wmem`)."""
+"""More bytes than the kernel buffers for a client that does not read: at most 4 MiB
+(`net.ipv4.tcp_wmem`)."""
 SEARCH = json.dumps({"query": "x", "chunk_txts": [TEXT]}).encode()
 HELD = 'request_body_bytes_held{lane="search"}'
 SEARCHED = "search_seconds_count"
-"""Increases when the response is made. The reserved bytes do not show that: a body is as large as its response."""
+"""Increases when the response is made. The reserved bytes do not show that: a body is as large as
+its response."""
 
 
 @pytest.fixture(scope="module")

@@ -146,7 +146,8 @@ def test_the_first_event_of_a_stream_counts_as_memory(server: Server) -> None:
         assert eventually(
             lambda: server.metric("http_request_body_bytes_total") > received_bytes + (6 << 20)
         )
-        # The chat is read in the same thread; afterwards the body of the stream is parsed, which takes the same time.
+        # The chat is read in the same thread; afterwards the body of the stream is parsed, which
+        # takes the same time.
         assert server.call("POST", "/v1/chat/completions", chat, KEYED).status == 200
         assert eventually(lambda: server.metric(HELD) > 6 << 20)
     assert eventually(lambda: server.metric(HELD) == 0)

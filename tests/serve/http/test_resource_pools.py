@@ -216,7 +216,8 @@ def test_heavy_searches_of_one_key_leave_searches_of_another_key_answered(n_thre
         assert eventually(lambda: server.metric('requests_waiting{lane="search"}') == 7)
         answer = pool.submit(server.search, SEARCH, other)
         if n_threads == "1":
-            # The running search occupies the only thread; of the queued ones, the other key's is next.
+            # The running search occupies the only thread; of the queued ones, the other key's is
+            # next.
             assert eventually(lambda: server.metric('requests_waiting{lane="search"}') == 8)
             works[0].let_go()
         assert answer.result().status == 200

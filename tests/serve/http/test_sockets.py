@@ -291,7 +291,8 @@ def test_requests_that_run_or_wait_hold_their_memory(small: Server) -> None:
 
     headers = {**GZIP, "Content-Type": "application/json"}
     with small.raw() as first, small.raw() as second:
-        # In sequence: parsing takes more memory than the text. There are four slots; further samples wait.
+        # In sequence: parsing takes more memory than the text. There are four slots; further
+        # samples wait.
         for sock, n_samples, n_waiting in ((first, 8, 4), (second, 4, 8)):
             sock.sendall(request_bytes("POST", "/generate", body(n_samples), headers))
             assert eventually(lambda n=n_waiting: small.stats()["backlog"] == n)

@@ -50,7 +50,8 @@ def several(loading: Held, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     flags = ("--workers", "2", "--rate-limit", "off", "--model", loading.words)
     with Server(*flags, TMPDIR=str(folder)) as server:
         assert eventually(lambda: server.call("GET", "/health").status == 200)
-        # A killed supervisor left its folder; without the folder dead workers could not be replaced.
+        # A killed supervisor left its folder; without the folder dead workers could not be
+        # replaced.
         folder.rmdir()
         yield server
 
@@ -164,7 +165,8 @@ def test_metrics_are_of_all_processes(several: Server) -> None:
     def grown() -> list[float]:
         return [several.metric(name) - old for name, old in zip(counted, before, strict=True)]
 
-    # A worker counts an answer once it is sent; the other one may be asked for the metrics before that.
+    # A worker counts an answer once it is sent; the other one may be asked for the metrics before
+    # that.
     assert eventually(lambda: grown() == [10, 1, 0, 4, n_bytes]), grown()
     assert eventually(lambda: several.metric("runners") == 1)
 

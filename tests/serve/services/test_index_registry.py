@@ -106,7 +106,7 @@ def test_cached_index_is_searched_by_name(real: Server) -> None:
     assert (gone.status, gone.error["field"]) == (404, "index")
 
 
-# ── What is offered ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── What is offered ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_refresh_requests_during_a_refresh_share_the_next(

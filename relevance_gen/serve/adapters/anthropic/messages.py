@@ -42,7 +42,8 @@ Anthropic's clients recognize the error of a full context by "prompt is too long
 _REFUSED = ("container", "fallbacks", "mcp_servers", "output_format", THREAD)
 """Unsupported fields that would change the response."""
 _HOSTED_TOOLS = re.compile(r"(?:web_search|web_fetch|code_execution|tool_search_tool_\w+?)_\d{8}")
-"""Types of the tools that only Anthropic's servers run; their versions are dates. They are skipped."""
+"""Types of the tools that only Anthropic's servers run; their versions are dates. They are
+skipped."""
 _BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
 """The line with which Claude Code starts the system prompt.
 

@@ -33,8 +33,9 @@ _READ_BUFFER_BYTES = 1 << 14
 `bodies.body` reads further ahead while it receives a body, and accounts for that."""
 
 PER_CONNECTION_BYTES = 1 << 17
-"""Maximum memory of a connection in addition to the memory reserved by its request: the read buffer,
-the headers, and the 64 KiB of a response that asyncio buffers before it pauses the writer."""
+"""Maximum memory of a connection in addition to the memory reserved by its request: the read
+buffer, the headers, and the 64 KiB of a response that asyncio buffers before it pauses the
+writer."""
 
 _CHECK_INTERVAL_S = 0.5
 _FULL_BYTES = 32 << 10

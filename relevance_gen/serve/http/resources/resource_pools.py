@@ -25,7 +25,8 @@ _MAX_GENERATION_VALUES = 1 << 18
 _MAX_LOOP_VALUES = 1 << 8
 _MAX_GENERATION_LOOP_VALUES = 1 << 12
 """JSON values of a body that is parsed on the event loop. Adapters read at most 4,096 values of a
-generation within a few milliseconds; of 4,096 documents to rerank they make chunks, which takes 40."""
+generation within a few milliseconds; of 4,096 documents to rerank they make chunks, which takes
+40."""
 _MAX_ANONYMOUS_BODY_BYTES = 16 << 20
 """Body size of a generation without a key, for the same reason."""
 
