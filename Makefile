@@ -66,7 +66,7 @@ bench-gpu: $(VENV)-gpu/bench  ## Measure generation on the NVIDIA GPU of this ma
 
 carried:  ## Download the packages of `make bench-gpu` for a machine without a network.
 	$(PYTHON) -m venv --clear build/carry
-	build/carry/bin/pip download --quiet --dest $(CARRIED) --no-binary llama-cpp-python $(GPU_NEEDS) .
+	build/carry/bin/pip download --quiet --dest $(CARRIED) --no-binary llama-cpp-python $(GPU_NEEDS) ".[generate]"
 
 results: $(VENV)/development  ## Generate tables, plots and the figures in the documentation from recorded measurements.
 	$(BIN)/python -m bench.rendering
@@ -94,7 +94,7 @@ package: $(VENV)/development  ## Build wheel and sdist, test each in an empty en
 		|| exit 1; \
 	done
 	$(BIN)/pip install --quiet --group package
-	build/try/bin/pip install --quiet "$$(echo dist/*.whl)[server,fast]"
+	build/try/bin/pip install --quiet "$$(echo dist/*.whl)[generate,server,fast]"
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/sbom.json build/try/bin/python
 
 image:  ## Build the container with docker, start it and send a query.
@@ -126,7 +126,7 @@ $(VENV)/pip $(VENV)-lower/pip: %/pip:
 $(VENV)/library: $(VENV)/pip pyproject.toml
 	@echo "The first installation on a machine compiles llama.cpp: about 2 minutes on 2 cores. Later ones take its wheel from pip's cache."
 	@CMAKE_ARGS='$(LLAMA_CMAKE_ARGS)' .ci/quietly $(VENV)/library.log "Installing the library" \
-		$(BIN)/pip install --verbose --progress-bar off --no-binary llama-cpp-python --editable ".[server,redis,fast,files,hub,constrained,cluster,mcp]"
+		$(BIN)/pip install --verbose --progress-bar off --no-binary llama-cpp-python --editable ".[generate,server,redis,fast,files,hub,constrained,cluster,mcp]"
 	@touch $@
 
 $(VENV)/development: $(VENV)/library pyproject.toml
@@ -134,13 +134,12 @@ $(VENV)/development: $(VENV)/library pyproject.toml
 		$(BIN)/pip install --group test --group lint --group docs --group objects
 	@touch $@
 
-# The adapters only search, so the dependencies of the group `search` are enough.
+# The adapters only search, so they need no extra.
 $(VENV)-clients/%/client: pyproject.toml
 	@$(PYTHON) -m venv $(VENV)-clients/$*
 	@$(VENV)-clients/$*/bin/pip install --quiet --upgrade "pip>=25.1"
 	@.ci/quietly $(VENV)-clients/$*.log "Installing the clients of $*" \
-		$(VENV)-clients/$*/bin/pip install --group $* --group search
-	@$(VENV)-clients/$*/bin/pip install --quiet --no-deps --editable .
+		$(VENV)-clients/$*/bin/pip install --group $* --editable .
 	@touch $@
 
 $(VENV)/bench: $(VENV)/development
@@ -150,7 +149,7 @@ $(VENV)/bench: $(VENV)/development
 $(VENV)-gpu/bench:
 	$(PYTHON) -m venv $(VENV)-gpu
 	CMAKE_ARGS='$(GPU_CMAKE_ARGS)' CMAKE_BUILD_PARALLEL_LEVEL=$$(nproc) $(VENV)-gpu/bin/pip install \
-		$(if $(wildcard $(CARRIED)),--no-index --find-links $(CARRIED)) --no-binary llama-cpp-python $(GPU_NEEDS) .
+		$(if $(wildcard $(CARRIED)),--no-index --find-links $(CARRIED)) --no-binary llama-cpp-python $(GPU_NEEDS) ".[generate]"
 	@touch $@
 
 $(VENV)-lower/development: $(VENV)-lower/pip pyproject.toml

@@ -94,7 +94,7 @@ except rg.ModelLoadError as error:
     print(error)
 """
     )
-    assert "pip install 'llama-cpp-python>=" in run("-c", script)
+    assert "pip install 'jinja2>=3.1.6' 'llama-cpp-python" in run("-c", script)
 
 
 def test_server_without_packages_names_extra() -> None:
@@ -144,14 +144,14 @@ def test_version_is_consistent() -> None:
     )
 
 
-def test_search_only_group_equals_dependencies() -> None:
-    """The group equals the dependencies without the model's, plus the fast tokenizer."""
-    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
-        "dependency-groups"
+def test_dependencies_need_no_compiler() -> None:
+    """`pip install relevance_gen` installs search only; what compiles or generates is an extra."""
+    extra = PROJECT["optional-dependencies"]["generate"]
+    assert [re.split("[<>=]", requirement)[0] for requirement in extra] == [
+        "jinja2",
+        "llama-cpp-python",
     ]
-    for_models = ("llama-cpp-python", "jinja2")
-    wanted = [d for d in PROJECT["dependencies"] if not d.startswith(for_models)]
-    assert groups["search"] == sorted([*wanted, *PROJECT["optional-dependencies"]["fast"]])
+    assert not set(extra) & set(PROJECT["dependencies"])
 
 
 def test_public_names_are_sorted_and_available() -> None:

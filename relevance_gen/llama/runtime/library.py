@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from relevance_gen.errors import ModelLoadError
+from relevance_gen.errors import ModelLoadError, to_install
 from relevance_gen.llama.runtime import aborts
 from relevance_gen.llama.runtime.openmp import limit_spin_wait
 
@@ -20,7 +20,7 @@ try:
 except ModuleNotFoundError as missing:
     raise ModelLoadError(
         f"generation needs a package that is not installed ({missing.name}): "
-        "pip install 'llama-cpp-python>=0.3.36,<0.4' compiles llama.cpp, which requires a C++ compiler; "
+        f"{to_install('generate')} compiles llama.cpp, which requires a C++ compiler; "
         "search works without it"
     ) from None
 
