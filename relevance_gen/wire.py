@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import attrs
 import cattrs
@@ -19,6 +19,8 @@ from relevance_gen.errors import InvalidRequestError, describe, nearest, shorten
 from relevance_gen.types import Completion, Explanation, GenerationResponse, SearchResponse
 
 T = TypeVar("T")
+
+JsonObject: TypeAlias = dict[str, Any]
 
 MAX_DEPTH = 64
 """Maximum nesting depth of JSON, far below Python's recursion limit."""

@@ -11,13 +11,13 @@ import json
 import re
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from aiohttp import web
 
 import relevance_gen
 from relevance_gen.serve.http.route import ROUTE, Route, name_of
 from relevance_gen.serve.settings import Settings
+from relevance_gen.wire import JsonObject
 
 _STATIC = files("relevance_gen.serve").joinpath("static")
 
@@ -67,7 +67,7 @@ def document(routes: tuple[Route, ...]) -> bytes:
 
     Each path gets the operation of its endpoint in ``static/openapi.json``.
     """
-    openapi: dict[str, Any] = json.loads(_STATIC.joinpath("openapi.json").read_bytes())
+    openapi: JsonObject = json.loads(_STATIC.joinpath("openapi.json").read_bytes())
     openapi["info"]["version"] = relevance_gen.__version__
     operations = openapi.pop("operations")
     errors = openapi["components"]["responses"]
@@ -85,14 +85,14 @@ def document(routes: tuple[Route, ...]) -> bytes:
     return json.dumps(openapi, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _responses(operation: dict[str, Any], errors: dict[str, Any]) -> dict[str, Any]:
+def _responses(operation: JsonObject, errors: JsonObject) -> JsonObject:
     """Return the responses of an operation.
 
     Args:
         operation: the operation; its ``errors``, if any, is the schema of its error bodies.
         errors: the common error responses, by name.
     """
-    responses: dict[str, Any] = operation["responses"] | {
+    responses: JsonObject = operation["responses"] | {
         "403": {"$ref": "#/components/responses/Forbidden"}
     }
     if "errors" in operation:

@@ -8,3 +8,10 @@ such as `own.error` writes errors. If two adapters share a path, a field of the 
 Adapters depend neither on HTTP nor on how services work. A new adapter is a module in this package
 and rows in the table of routes.
 """
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+Operation: TypeAlias = tuple[Any, Any]
+"""A task, and the presenter of its result."""

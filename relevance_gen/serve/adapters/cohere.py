@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from attrs import field, frozen
@@ -12,6 +12,7 @@ from attrs import field, frozen
 from relevance_gen import checks, fields, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.serve.adapters import Operation
 from relevance_gen.serve.services.search import SearchTask, every_chunk
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import Chunk, SearchResponse, SearchResult
@@ -116,7 +117,7 @@ class _RerankWriter:
         return fields
 
 
-def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
+def read_rerank(body: object) -> Operation:
     """Read the body of ``POST /v2/rerank``, ``/v1/rerank`` or ``/rerank``."""
     request = wire.structure(RerankRequest, body, is_lenient=True)
     fields = request.rank_fields or _DEFAULT_RANK_FIELDS

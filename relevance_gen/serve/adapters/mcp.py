@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.serve.services.agents import Message, Reply
+from relevance_gen.serve.adapters import Operation
+from relevance_gen.serve.services.agents import Message
 from relevance_gen.serve.services.indexes.index_registry import IndexRef
 
 _SERVER_ERROR = -32000
 """JSON-RPC's first code for errors of a server."""
 
 
-def read(
-    body: object, headers: Iterable[tuple[bytes, bytes]]
-) -> tuple[Message, Callable[[Reply], bytes]]:
+def read(body: object, headers: Iterable[tuple[bytes, bytes]]) -> Operation:
     """Read the body of ``POST /mcp``; the service refuses invalid messages."""
     index = None
     match body:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -11,6 +11,7 @@ from attrs import frozen
 from relevance_gen import types, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.params import DEFAULT_NUM_CANDIDATES, SearchParams
+from relevance_gen.serve.adapters import Operation
 from relevance_gen.serve.adapters.request_bodies import (
     CitationRequest,
     CompressionRequest,
@@ -35,7 +36,7 @@ _ERROR_TYPES = {"context_length_exceeded": "invalid_request"}
 """Kinds of errors that only other API formats distinguish, with the documented type."""
 
 
-def read_search(body: object) -> tuple[SearchTask, Callable[[types.SearchResponse], object]]:
+def read_search(body: object) -> Operation:
     """Read the body of ``POST /search``."""
     target = _read_target(SearchRequest, body, "index", "allow_partial")
     request = target.request
@@ -61,7 +62,7 @@ def _present_with_confidence(response: types.SearchResponse) -> object:
     return wire.unstructure(attrs.evolve(response, metadata=metadata))
 
 
-def read_explanation(body: object) -> tuple[ExplanationTask, Callable[[types.Explanation], object]]:
+def read_explanation(body: object) -> Operation:
     """Read the body of ``POST /explain``."""
     target = _read_target(ExplanationRequest, body, "index")
     request = target.request
@@ -105,7 +106,7 @@ def _read_target(
 
 def read_compression(
     body: object,
-) -> tuple[CompressionTask, Callable[[types.CompressionResponse], object]]:
+) -> Operation:
     """Read the body of ``POST /compress``."""
     target = _read_target(CompressionRequest, body, "index")
     request = target.request
@@ -120,7 +121,7 @@ def read_compression(
 
 def read_citation(
     body: object,
-) -> tuple[CitationTask, Callable[[list[types.CitedSentence]], object]]:
+) -> Operation:
     """Read the body of ``POST /cite``."""
     request = wire.structure(CitationRequest, body)
     task = CitationTask(request.text, request.chunk_txts)
@@ -129,13 +130,13 @@ def read_citation(
 
 def read_extraction(
     body: object,
-) -> tuple[ExtractionTask, Callable[[types.ExtractionResponse], object]]:
+) -> Operation:
     """Read the body of ``POST /extract``."""
     request = wire.structure(ExtractionRequest, body)
     return ExtractionTask(request.content, request.name), wire.unstructure
 
 
-def read_prompt(body: object) -> tuple[PromptTask, Callable[[types.PromptResponse], object]]:
+def read_prompt(body: object) -> Operation:
     """Read the body of ``POST /prompt``."""
     target = _read_target(PromptRequest, _without_model(body), "index", removed=("index", "model"))
     request = target.request
@@ -164,7 +165,7 @@ def _without_model(body: object) -> object:
     return {name: value for name, value in body.items() if name != "model"}
 
 
-def read_generation(body: object) -> tuple[GenerationTask, Callable[[Responses], object]]:
+def read_generation(body: object) -> Operation:
     """Read the body of ``POST /generate``."""
     return _generation(body), lambda responses: wire.unstructure(responses[0])
 
@@ -175,7 +176,7 @@ def _generation(body: object) -> GenerationTask:
     return GenerationTask((request,), model=model)
 
 
-def read_stream(body: object) -> tuple[GenerationTask, GenerationEvents]:
+def read_stream(body: object) -> Operation:
     """Read the body of ``POST /generate_stream``."""
     return _generation(body), GenerationEvents()
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import field, frozen
 
 from relevance_gen import checks, fields, wire
 from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.serve.adapters import Operation
 from relevance_gen.serve.services.search import SearchTask, every_chunk
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import SearchResponse
+from relevance_gen.wire import JsonObject
 
 _ERROR_TYPES = {
     "invalid_request": "Validation",
@@ -38,7 +40,7 @@ class TextsRequest:
     model: str = field(default=DEFAULT_NAME, validator=checks.string)
 
 
-def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], object]]:
+def read_rerank(body: object) -> Operation:
     """Read the body of ``POST /rerank`` if it has ``texts``."""
     request = wire.structure(TextsRequest, body, is_lenient=True)
     texts = request.texts
@@ -51,7 +53,7 @@ def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
     def present(response: SearchResponse) -> object:
         rows = []
         for index, result in every_chunk(response, len(texts))[:n_results]:
-            row: dict[str, object] = {
+            row: JsonObject = {
                 "index": index,
                 "score": result.chunk_score if result else 0.0,
             }
@@ -63,6 +65,6 @@ def read_rerank(body: object) -> tuple[SearchTask, Callable[[SearchResponse], ob
     return task, present
 
 
-def error(kind: str, message: str, _field: str | None) -> dict[str, object]:
+def error(kind: str, message: str, _field: str | None) -> JsonObject:
     """Return the body of an error; the message contains the field's name."""
     return {"error": message, "error_type": _ERROR_TYPES.get(kind, "Backend")}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from typing import Any
 
 from attrs import evolve
 
@@ -17,6 +16,7 @@ from relevance_gen.serve.adapters.anthropic.citations import (
 )
 from relevance_gen.serve.services.generation import Responses
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
+from relevance_gen.wire import JsonObject
 
 THREAD = "thread"
 """The field of a conversation that the server would store."""
@@ -53,9 +53,9 @@ _CONTEXT_FULL = "model_context_window_exceeded"
 _EMPTY_TEXT = ContentPart("text", "")
 
 
-def error(kind: str, message: str, field: str | None) -> dict[str, Any]:
+def error(kind: str, message: str, field: str | None) -> JsonObject:
     """Return the body of an error; the message contains the field's name."""
-    details: dict[str, Any] = {"type": _ERROR_TYPES.get(kind, "api_error"), "message": message}
+    details: JsonObject = {"type": _ERROR_TYPES.get(kind, "api_error"), "message": message}
     if field == THREAD:
         details["details"] = _THREAD_ERROR
     return {"type": "error", "error": details}
@@ -86,11 +86,11 @@ class BlockEvents:
         self._citer = citer
         self._cited_text: CitedText | None = None
 
-    def whole(self, responses: Responses) -> dict[str, object]:
+    def whole(self, responses: Responses) -> JsonObject:
         """Return the whole message."""
         (response,) = responses
         (completion,) = response.responses
-        content: list[dict[str, Any]] = []
+        content: list[JsonObject] = []
         for part in completion.parts or ():
             content += self._blocks(part)
         return {
@@ -136,7 +136,7 @@ class BlockEvents:
         if self._is_started:
             return b""
         self._is_started = True
-        message: dict[str, object] = {
+        message: JsonObject = {
             **self._identity,
             "content": [],
             "stop_reason": None,
@@ -152,7 +152,7 @@ class BlockEvents:
         self._n_blocks += 1
         return _event("content_block_stop", index=self._n_blocks - 1)
 
-    def _delta_event(self, delta: dict[str, Any]) -> bytes:
+    def _delta_event(self, delta: JsonObject) -> bytes:
         return _event("content_block_delta", index=self._n_blocks, delta=delta)
 
     def _close_part(self) -> bytes:
@@ -172,7 +172,7 @@ class BlockEvents:
             events += self._delta_event(block_delta.delta)
         return events
 
-    def _blocks(self, part: ContentPart) -> list[dict[str, Any]]:
+    def _blocks(self, part: ContentPart) -> list[JsonObject]:
         """Return the blocks of a part: one for each sentence if the text is cited."""
         if part.kind != "text" or self._citer is None:
             return [_block(part)]
@@ -185,7 +185,7 @@ class BlockEvents:
                 blocks[-1].setdefault("citations", []).append(block_delta.delta["citation"])
         return blocks
 
-    def _ending(self, completion: Completion) -> dict[str, object]:
+    def _ending(self, completion: Completion) -> JsonObject:
         """Return the stop reason; a turn truncated before the maximum has filled the context."""
         reason = completion.finish_reason
         stop_reason = _STOP_REASONS[reason]
@@ -199,7 +199,7 @@ def _event(kind: str, **fields: object) -> bytes:
     return wire.event({"type": kind, **fields}, kind)
 
 
-def _block(part: ContentPart) -> dict[str, Any]:
+def _block(part: ContentPart) -> JsonObject:
     match part.kind:
         case "text":
             return {"type": "text", "text": part.text}

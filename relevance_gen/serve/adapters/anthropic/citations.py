@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
 from attrs import frozen
 
@@ -13,6 +12,7 @@ from relevance_gen.errors import BusyError, TooLargeError
 from relevance_gen.generation.chat.conversation import texts_of
 from relevance_gen.request_scope import reserve
 from relevance_gen.types import CitedSentence, CitedSpan
+from relevance_gen.wire import JsonObject
 
 TEXT_FIELDS = {"text": "text"}
 """Type of a content part to the field with its text."""
@@ -35,7 +35,7 @@ class _DocumentText:
     title: str | None
     block: int | None = None
 
-    def citation(self, span: CitedSpan) -> dict[str, object]:
+    def citation(self, span: CitedSpan) -> JsonObject:
         """Return the citation of a span; `n_chars` is the length of its strings."""
         document = {
             "document_index": self.document,
@@ -89,12 +89,12 @@ class MessageDocumentCiter(Attributor):
         return ()
 
 
-def citer_of(messages: Sequence[Mapping[str, Any]]) -> MessageDocumentCiter | None:
+def citer_of(messages: Sequence[JsonObject]) -> MessageDocumentCiter | None:
     """Return a citer of the documents in checked messages for which citations are enabled.
 
     The result is None if there are no such documents.
     """
-    blocks: list[Mapping[str, Any]] = []
+    blocks: list[JsonObject] = []
     for message in messages:
         if not isinstance(message["content"], str):
             blocks += [block for block in message["content"] if block["type"] == "document"]
@@ -120,7 +120,7 @@ class BlockDelta:
     """An addition to the text blocks of a turn; it may start a new block."""
 
     starts_block: bool
-    delta: dict[str, Any]
+    delta: JsonObject
 
 
 class CitedText:
@@ -135,7 +135,7 @@ class CitedText:
         """Yield the additions that a piece of text makes; the first block is already open."""
         for addition in self._stream.add(text, is_last=is_last):
             if isinstance(addition, str):
-                delta: dict[str, Any] = {"type": "text_delta", "text": addition}
+                delta: JsonObject = {"type": "text_delta", "text": addition}
                 yield BlockDelta(self._is_block_complete, delta)
                 self._is_block_complete = False
             else:
@@ -143,9 +143,9 @@ class CitedText:
                     yield BlockDelta(False, {"type": "citations_delta", "citation": citation})
                 self._is_block_complete = True
 
-    def _citations(self, sentence: CitedSentence) -> list[dict[str, object]]:
+    def _citations(self, sentence: CitedSentence) -> list[JsonObject]:
         """Return the distinct citations of a sentence."""
-        citations: list[dict[str, object]] = []
+        citations: list[JsonObject] = []
         for span in sentence.spans:
             citation = self._documents[span.source].citation(span)
             if citation not in citations:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -23,11 +23,13 @@ from relevance_gen.generation.chat.conversation import (
     turn_of,
 )
 from relevance_gen.generation.queue.request import RequestContext
+from relevance_gen.serve.adapters import Operation
 from relevance_gen.serve.adapters.anthropic.blocks import THREAD, BlockEvents
 from relevance_gen.serve.adapters.anthropic.citations import TEXT_FIELDS, citer_of
-from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask, Responses
+from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import GenerationRequest
+from relevance_gen.wire import JsonObject
 
 _MAX_MODEL_NAME_CHARS = 1024
 _FIELD_NAMES = {
@@ -60,7 +62,7 @@ _BLOCKS = {
 }
 """The allowed blocks of each role, for errors."""
 
-Turns: TypeAlias = list[dict[str, Any]]
+Turns: TypeAlias = list[JsonObject]
 """The turns of a conversation, as `turn_of` appends them."""
 
 
@@ -78,9 +80,9 @@ class MessagesRequest:
     stop_sequences: Sequence[str] = ()
     stream: bool = fields.flag()
     tools: Sequence[Any] = field(default=(), validator=checks.a_list)
-    tool_choice: Mapping[str, Any] | None = fields.optional(checks.an_object)
-    thinking: Mapping[str, Any] | None = fields.optional(checks.an_object)
-    output_config: Mapping[str, Any] | None = fields.optional(checks.an_object)
+    tool_choice: JsonObject | None = fields.optional(checks.an_object)
+    thinking: JsonObject | None = fields.optional(checks.an_object)
+    output_config: JsonObject | None = fields.optional(checks.an_object)
 
     def conversation(self) -> Conversation:
         """Return the messages as turns, with the tools and the variables of the chat template."""
@@ -105,8 +107,8 @@ class MessagesRequest:
             schema_fields={tool.name: f"{path}.input_schema" for path, tool in definitions.items()},
         )
 
-    def _template_variables(self) -> dict[str, object]:
-        variables: dict[str, object] = {}
+    def _template_variables(self) -> JsonObject:
+        variables: JsonObject = {}
         effort = (self.output_config or {}).get("effort")
         if not isinstance(effort, str | None):
             raise InvalidRequestError.must_be("output_config.effort", "a string", effort)
@@ -138,7 +140,7 @@ class MessagesRequest:
         except InvalidRequestError as error:
             raise error.with_field_names(_FIELD_NAMES) from None
 
-    def _schema(self) -> Mapping[str, Any] | None:
+    def _schema(self) -> JsonObject | None:
         """Return the JSON schema of the output, if any."""
         output_format = (self.output_config or {}).get("format")
         match output_format:
@@ -150,7 +152,7 @@ class MessagesRequest:
         raise InvalidRequestError.must_be("output_config.format", allowed, output_format)
 
 
-def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | BlockEvents]:
+def read(body: object) -> Operation:
     """Read the body of ``POST /v1/messages``."""
     for name in _REFUSED:
         if isinstance(body, dict) and body.get(name):
@@ -175,7 +177,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     return task, events if request.stream else events.whole
 
 
-def read_count(body: object) -> tuple[GenerationTask, Callable[[Responses], object]]:
+def read_count(body: object) -> Operation:
     """Read the body of ``POST /v1/messages/count_tokens``."""
     task, _ = read(body)
     task = attrs.evolve(task, context=attrs.evolve(task.context, count_only=True))
@@ -300,7 +302,7 @@ def _tool(tool: object, path: str) -> ToolDefinition:
         raise error.with_field(field) from None
 
 
-def _choice(tool_choice: Mapping[str, Any], tools: Sequence[ToolDefinition]) -> ToolChoice:
+def _choice(tool_choice: JsonObject, tools: Sequence[ToolDefinition]) -> ToolChoice:
     kind, name = tool_choice.get("type"), tool_choice.get("name")
     has_name = isinstance(name, str)
     if not isinstance(kind, str) or kind not in _TOOL_MODES or (kind == "tool") != has_name:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import field, frozen
 
 from relevance_gen import checks, fields
 from relevance_gen.errors import InvalidRequestError
@@ -19,6 +19,7 @@ from relevance_gen.generation.chat.conversation import (
     tools_of,
 )
 from relevance_gen.generation.queue.request import RequestContext
+from relevance_gen.serve.adapters import Operation
 from relevance_gen.serve.adapters.openai import requests
 from relevance_gen.serve.adapters.openai.citations import ChatDocumentCiter
 from relevance_gen.serve.adapters.openai.events import CompletionEvents
@@ -29,9 +30,10 @@ from relevance_gen.serve.adapters.openai.requests import (
     read_as,
     unsupported,
 )
-from relevance_gen.serve.adapters.openai.tokens import FINISH_REASONS, chat_logprobs, usage
+from relevance_gen.serve.adapters.openai.tokens import chat_logprobs, ending, whole
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask, Responses
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
+from relevance_gen.wire import JsonObject
 
 _FIELD_NAMES = {
     "text": "messages",
@@ -78,7 +80,7 @@ class ChatRequest(SamplingRequest):
     max_completion_tokens: int | None = fields.optional(checks.integer(1))
     logprobs: bool = fields.flag()
     top_logprobs: int | None = fields.optional(requests.top_logprobs)
-    chat_template_kwargs: Mapping[str, Any] | None = fields.optional(checks.an_object)
+    chat_template_kwargs: JsonObject | None = fields.optional(checks.an_object)
     enable_thinking: bool | None = fields.optional(checks.flag)
     thinking_budget: int | None = fields.optional(checks.integer(0))
     documents: Sequence[Any] | None = fields.optional(checks.a_list)
@@ -104,13 +106,13 @@ class ChatRequest(SamplingRequest):
         messages = [
             _message(message, f"messages[{index}]") for index, message in enumerate(self.messages)
         ]
-        if self.continue_final_message:
-            if messages[-1]["role"] != "assistant" or self.add_generation_prompt:
-                raise InvalidRequestError(
-                    "must be False if the last message is not the assistant's,"
-                    " or if add_generation_prompt is True",
-                    "continue_final_message",
-                )
+        is_answered = messages[-1]["role"] == "assistant" and not self.add_generation_prompt
+        if self.continue_final_message and not is_answered:
+            raise InvalidRequestError(
+                "must be False if the last message is not the assistant's,"
+                " or if add_generation_prompt is True",
+                "continue_final_message",
+            )
         variables = dict(self.chat_template_kwargs or {})
         paths = {name: f"chat_template_kwargs.{name}" for name in variables}
         for name in _TEMPLATE_VARIABLES:
@@ -123,9 +125,6 @@ class ChatRequest(SamplingRequest):
             if name != "add_generation_prompt" and value not in (None, [])
         }
         tools = tools_of(() if self.tools is None else self.tools)
-        schema_fields = {
-            tool.name: f"tools[{index}].function.parameters" for index, tool in enumerate(tools)
-        }
         return Conversation(
             messages,
             tools,
@@ -133,11 +132,13 @@ class ChatRequest(SamplingRequest):
             variables=variables,
             required=required,
             continues=self.continue_final_message,
-            schema_fields=schema_fields,
+            schema_fields={
+                tool.name: f"tools[{index}].function.parameters" for index, tool in enumerate(tools)
+            },
         )
 
 
-def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | CompletionEvents]:
+def read(body: object) -> Operation:
     """Read the body of ``POST /v1/chat/completions``."""
     request = read_as(ChatRequest, body, _REFUSED)
     names = _FIELD_NAMES | request.schema_names
@@ -161,7 +162,7 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     return task, writer.events(request) if request.stream else writer.response
 
 
-def error(kind: str, message: str, field: str | None) -> dict[str, object]:
+def error(kind: str, message: str, field: str | None) -> JsonObject:
     """Return the body of an error; if the model has no chat template, suggest another path."""
     if field == "chat_template":
         message = f"{message}; /v1/completions takes a text without a template"
@@ -169,13 +170,13 @@ def error(kind: str, message: str, field: str | None) -> dict[str, object]:
     return requests.error(kind, message, field)
 
 
-def _message(message: object, path: str) -> dict[str, Any]:
+def _message(message: object, path: str) -> JsonObject:
     """Return a message as chat templates read it."""
     if not isinstance(message, dict):
         raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
-    role, content = message.get("role"), message.get("content")
-    if not isinstance(role, str):
-        raise InvalidRequestError.must_be(f"{path}.role", "a string", role)
+    role: Any = message.get("role")
+    content = message.get("content")
+    checks.string.check(f"{path}.role", role)
     for name in ("function_call", "audio"):
         if message.get(name) is not None and message[name] not in EMPTY:
             raise unsupported(f"{path}.{name}")
@@ -192,14 +193,11 @@ def _message(message: object, path: str) -> dict[str, Any]:
     return turn
 
 
-def _turn(completion: Completion) -> dict[str, Any]:
+def _turn(completion: Completion) -> JsonObject:
     """Return a turn as a message; clients differ in which name of the reasoning they read."""
-    calls = []
-    for call in completion.tool_calls:
-        function = {"name": call.name, "arguments": call.text}
-        calls.append({"id": call.id, "type": "function", "function": function})
+    calls = [_call(call) for call in completion.tool_calls]
     empty_content = None if calls else ""
-    turn: dict[str, Any] = {
+    turn: JsonObject = {
         "role": "assistant",
         "content": completion.text or empty_content,
         "refusal": None,
@@ -211,33 +209,9 @@ def _turn(completion: Completion) -> dict[str, Any]:
     return turn
 
 
-def _first_choice(_sample: int, piece: ContentPart | None) -> dict[str, Any]:
-    """Return the choice before the first piece; a turn that starts with a call has null content."""
-    content = None if piece is not None and piece.kind == "tool_call" else ""
-    return {"delta": {"role": "assistant", "content": content}}
-
-
-@define
-class _Deltas:
-    """The deltas of a stream. Tool calls are numbered from 0 in each sample."""
-
-    _call_indexes: dict[int, dict[int, int]] = field(factory=lambda: defaultdict(dict))
-    """Sample to the number of each tool call, by the index of its part in the turn."""
-
-    def of(self, sample: int, piece: ContentPart) -> dict[str, Any]:
-        """Return the delta of a piece of a sample's turn."""
-        if piece.kind == "text":
-            return {"content": piece.text}
-        if piece.kind == "reasoning":
-            return {"reasoning_content": piece.text, "reasoning": piece.text}
-        indexes = self._call_indexes[sample]
-        if piece.place in indexes:
-            call: dict[str, Any] = {"function": {"arguments": piece.text}}
-        else:
-            indexes[piece.place] = len(indexes)
-            function = {"name": piece.name, "arguments": piece.text}
-            call = {"id": piece.id, "type": "function", "function": function}
-        return {"tool_calls": [{"index": indexes[piece.place], **call}]}
+def _call(part: ContentPart) -> JsonObject:
+    function = {"name": part.name, "arguments": part.text}
+    return {"id": part.id, "type": "function", "function": function}
 
 
 class _ChatWriter:
@@ -246,6 +220,8 @@ class _ChatWriter:
     def __init__(self, model: str, citer: ChatDocumentCiter | None) -> None:
         self._identity = {"id": f"chatcmpl-{uuid.uuid4().hex}", "model": model}
         self._citer = citer
+        self._call_indexes: dict[int, dict[int, int]] = defaultdict(dict)
+        """Sample to the number of each tool call from 0, by the index of its part in the turn."""
 
     def response(self, responses: Responses) -> object:
         """Return the response as one object."""
@@ -258,37 +234,44 @@ class _ChatWriter:
             }
             for sample, completion in enumerate(response.responses)
         ]
-        return {
-            **self._identity,
-            "object": "chat.completion",
-            "created": int(response.created),
-            "choices": choices,
-            "usage": usage(responses),
-        }
+        return whole({**self._identity, "object": "chat.completion"}, choices, responses)
 
     def events(self, request: ChatRequest) -> CompletionEvents:
         """Return the events of a streamed response."""
-        deltas = _Deltas()
         return CompletionEvents(
             {**self._identity, "object": "chat.completion.chunk"},
+            request,
             request.n,
-            first=_first_choice,
-            piece=lambda sample, piece: {"delta": deltas.of(sample, piece)},
+            first=self._first_chunk,
+            piece=self._chunk,
             last=self._last_chunk,
-            includes_usage=request.includes_usage,
             write_error=error,
         )
 
-    def _last_chunk(self, completion: Completion, response: GenerationResponse) -> dict[str, Any]:
+    def _first_chunk(self, _sample: int, piece: ContentPart | None) -> JsonObject:
+        """Return the chunk before a piece; a turn that starts with a call has null content."""
+        content = None if piece is not None and piece.kind == "tool_call" else ""
+        return {"delta": {"role": "assistant", "content": content}}
+
+    def _chunk(self, sample: int, piece: ContentPart) -> JsonObject:
+        if piece.kind == "text":
+            return {"delta": {"content": piece.text}}
+        if piece.kind == "reasoning":
+            return {"delta": {"reasoning_content": piece.text, "reasoning": piece.text}}
+        indexes = self._call_indexes[sample]
+        call: JsonObject = {"function": {"arguments": piece.text}}
+        if piece.place not in indexes:
+            indexes[piece.place] = len(indexes)
+            call = _call(piece)
+        return {"delta": {"tool_calls": [{"index": indexes[piece.place], **call}]}}
+
+    def _last_chunk(self, completion: Completion, response: GenerationResponse) -> JsonObject:
         return {"delta": self._citations(completion), **self._ending(completion, response)}
 
-    def _citations(self, completion: Completion) -> dict[str, Any]:
+    def _citations(self, completion: Completion) -> JsonObject:
         if self._citer is None:
             return {}
         return {"citations": self._citer.citations(completion.text)}
 
-    def _ending(self, completion: Completion, response: GenerationResponse) -> dict[str, Any]:
-        logprobs = None
-        if response.token_texts is not None:
-            logprobs = chat_logprobs(completion, response.token_texts)
-        return {"logprobs": logprobs, "finish_reason": FINISH_REASONS[completion.finish_reason]}
+    def _ending(self, completion: Completion, response: GenerationResponse) -> JsonObject:
+        return ending(completion, chat_logprobs(completion, response))

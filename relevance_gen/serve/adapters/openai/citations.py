@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from relevance_gen.asking.citations import Attributor
 from relevance_gen.errors import BusyError, TooLargeError
+from relevance_gen.wire import JsonObject
 
 _TEXT_FIELDS = ("text", "content", "snippet")
 """Fields of a document that can hold its text; Cohere's documents have them in ``data``."""
@@ -34,9 +35,9 @@ class ChatDocumentCiter(Attributor):
                 texts.append(strings[0])
         return cls(ids, texts) if texts else None
 
-    def citations(self, text: str) -> list[dict[str, object]]:
+    def citations(self, text: str) -> list[JsonObject]:
         """Return the citations of an answer; none if there is too much to compare."""
-        citations: list[dict[str, object]] = []
+        citations: list[JsonObject] = []
         with suppress(TooLargeError, BusyError):
             for sentence in self.cite(text):
                 if sentence.spans:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -17,12 +17,14 @@ from relevance_gen.generation.queue.request import (
     MAX_STOP_CHARACTERS,
     RequestContext,
 )
+from relevance_gen.serve.adapters import Operation
 from relevance_gen.serve.adapters.openai import requests
 from relevance_gen.serve.adapters.openai.events import CompletionEvents
 from relevance_gen.serve.adapters.openai.requests import EMPTY, SamplingRequest, read_as
-from relevance_gen.serve.adapters.openai.tokens import FINISH_REASONS, completion_logprobs, usage
+from relevance_gen.serve.adapters.openai.tokens import completion_logprobs, ending, whole
 from relevance_gen.serve.services.generation import GenerationTask, Responses
 from relevance_gen.types import MAX_SAMPLES, Completion, GenerationRequest, GenerationResponse
+from relevance_gen.wire import JsonObject
 
 _MAX_ECHO_CHARS = 1 << 20
 """Maximum characters of echoed prompts: the response repeats a prompt for each of its samples."""
@@ -55,50 +57,27 @@ class CompletionRequest(SamplingRequest):
         return self.max_completion_tokens
 
 
-@frozen
-class _Prompts:
-    """The prompts of a request: all of them texts, or all of them lists of token ids."""
-
-    prompts: Sequence[Any]
-    are_tokens: bool
-
-    def __len__(self) -> int:
-        return len(self.prompts)
-
-    @property
-    def size(self) -> int:
-        """The total number of characters or tokens."""
-        return sum(map(len, self.prompts))
-
-
-def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | CompletionEvents]:
+def read(body: object) -> Operation:
     """Read the body of ``POST /v1/completions``."""
     request = read_as(CompletionRequest, body, _REFUSED)
     names = _FIELD_NAMES | request.schema_names
     prompts = _prompts(request)
-    _check_best_of(request)
-    _check_echo(request, prompts)
-    first_text = "" if prompts.are_tokens else prompts.prompts[0]
+    are_tokens = isinstance(prompts[0], list)
+    _check_options(request, prompts)
     max_tokens = request.max_new_tokens
+    first_text = "" if are_tokens else prompts[0]
     generation = request.generation(first_text, max(1, max_tokens), request.logprobs, names)
     scores_prompt = request.echo and request.logprobs is not None
     generation = attrs.evolve(generation, prompt_logprobs=scores_prompt)
     _check_size(request, prompts, generation)
-    if prompts.are_tokens:
-        generations = (generation,) * len(prompts)
-        token_ids = tuple(map(tuple, prompts.prompts))
-    else:
-        generations = tuple(_with_prompt(generation, prompt) for prompt in prompts.prompts)
-        token_ids = ()
-    context = RequestContext(
-        use_model_eos=not request.ignore_eos,
-        return_token_texts=request.logprobs is not None or (request.echo and prompts.are_tokens),
-        prefill_only=max_tokens == 0,
-    )
     task = GenerationTask(
-        generations,
-        token_ids,
-        context=context,
+        tuple(generation if are_tokens else _with_prompt(generation, text) for text in prompts),
+        tuple(map(tuple, prompts)) if are_tokens else (),
+        context=RequestContext(
+            use_model_eos=not request.ignore_eos,
+            return_token_texts=request.logprobs is not None or (request.echo and are_tokens),
+            prefill_only=max_tokens == 0,
+        ),
         names=names,
         echoes=request.echo,
         model=request.model,
@@ -107,27 +86,25 @@ def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | 
     return task, writer.events(prompts) if request.stream else writer.response
 
 
-def _prompts(request: CompletionRequest) -> _Prompts:
-    """Return the prompts of a request, checked."""
+def _prompts(request: CompletionRequest) -> list[Any]:
+    """Return the prompts of a request, checked: all are texts, or all are lists of tokens."""
     prompt = request.prompt
-    is_single = isinstance(prompt, str) or (
-        isinstance(prompt, list) and len(prompt) > 0 and checks.is_integer(prompt[0])
-    )
+    is_tokens = isinstance(prompt, list) and prompt != [] and checks.is_integer(prompt[0])
+    is_single = isinstance(prompt, str) or is_tokens
     prompts = [prompt] if is_single else prompt
     if not isinstance(prompts, list) or not prompts:
         allowed = "a string, a list of tokens, or a list of at least one of these"
         raise InvalidRequestError.must_be("prompt", allowed, prompts)
-    are_tokens = not isinstance(prompts[0], str)
     for index, item in enumerate(prompts):
         path = "prompt" if is_single else f"prompt[{index}]"
-        if are_tokens:
+        if not isinstance(prompts[0], str):
             _check_tokens(path, item)
         elif not isinstance(item, str):
             raise InvalidRequestError.must_be(path, "a string, like the first prompt", item)
     if len(prompts) * request.n > MAX_SAMPLES:
         allowed = f"a list of at most {MAX_SAMPLES // request.n} prompts with n = {request.n}"
         raise InvalidRequestError.must_be("prompt", allowed, prompts)
-    return _Prompts(prompts, are_tokens)
+    return prompts
 
 
 def _check_tokens(path: str, prompt: object) -> None:
@@ -138,37 +115,38 @@ def _check_tokens(path: str, prompt: object) -> None:
             raise InvalidRequestError.must_be(f"{path}[{index}]", "the id of a token", token)
 
 
-def _check_best_of(request: CompletionRequest) -> None:
+def _check_options(request: CompletionRequest, prompts: Sequence[Any]) -> None:
     if request.best_of is not None and request.best_of > request.n:
         allowed = f"at most n ({request.n}): this server does not select among samples"
         raise InvalidRequestError.must_be("best_of", allowed, request.best_of)
-
-
-def _check_echo(request: CompletionRequest, prompts: _Prompts) -> None:
-    if request.echo and request.n * prompts.size > _MAX_ECHO_CHARS:
+    if not request.echo:
+        return
+    allowed = ""
+    if request.n * sum(map(len, prompts)) > _MAX_ECHO_CHARS:
         allowed = f"False if n × the characters of all prompts exceeds {_MAX_ECHO_CHARS:,}"
-        raise InvalidRequestError.must_be("echo", allowed, request.echo)
-    if request.echo and request.stream and prompts.are_tokens:
+    elif request.stream and not isinstance(prompts[0], str):
         allowed = "False in a stream if the prompt is a list of tokens"
+    if allowed:
         raise InvalidRequestError.must_be("echo", allowed, request.echo)
 
 
 def _check_size(
-    request: CompletionRequest, prompts: _Prompts, generation: GenerationRequest
+    request: CompletionRequest, prompts: Sequence[Any], generation: GenerationRequest
 ) -> None:
     """Refuse stop strings, which are compiled for each prompt, or alternatives that are too many.
 
     For a single prompt the engine limits the alternatives.
     """
-    if len(prompts) * sum(map(len, generation.stop)) > MAX_STOP_CHARACTERS:
-        max_chars = MAX_STOP_CHARACTERS // len(prompts)
-        raise InvalidRequestError(
-            f"must hold at most {max_chars:,} characters for {len(prompts)} prompts", "stop"
-        )
-    n_tokens = request.n * len(prompts) * request.max_new_tokens
+    n_prompts = len(prompts)
+    if n_prompts * sum(map(len, generation.stop)) > MAX_STOP_CHARACTERS:
+        max_chars = MAX_STOP_CHARACTERS // n_prompts
+        rule = f"must hold at most {max_chars:,} characters for {n_prompts} prompts"
+        raise InvalidRequestError(rule, "stop")
+    n_tokens = n_prompts * request.max_new_tokens
     if generation.prompt_logprobs:
-        n_tokens += request.n * prompts.size
-    if len(prompts) > 1 and n_tokens * generation.top_logprobs > MAX_RESPONSE_TOP_LOGPROBS:
+        n_tokens += sum(map(len, prompts))
+    n_tokens *= request.n
+    if n_prompts > 1 and n_tokens * generation.top_logprobs > MAX_RESPONSE_TOP_LOGPROBS:
         n_allowed = MAX_RESPONSE_TOP_LOGPROBS // n_tokens
         allowed = f"at most {n_allowed} for {n_tokens:,} tokens in all samples"
         raise InvalidRequestError.must_be("logprobs", allowed, request.logprobs)
@@ -202,43 +180,35 @@ class _CompletionWriter:
 
     def response(self, responses: Responses) -> object:
         """Return the response as one object."""
-        choices: list[dict[str, Any]] = []
+        choices: list[JsonObject] = []
         for response in responses:
             echoed = _prompt_text(response) if self._request.echo else ""
             for completion in response.responses:
                 ending = self._ending(completion, response)
                 choices.append({"index": len(choices), "text": echoed + completion.text, **ending})
-        return {
-            **self._identity,
-            "created": int(responses[0].created),
-            "choices": choices,
-            "usage": usage(responses),
-        }
+        return whole(self._identity, choices, responses)
 
-    def events(self, prompts: _Prompts) -> CompletionEvents:
+    def events(self, prompts: Sequence[Any]) -> CompletionEvents:
         """Return the events of a streamed response."""
         request = self._request
 
-        def first_chunk(sample: int, _piece: object) -> dict[str, Any] | None:
-            return {"text": prompts.prompts[sample // request.n]} if request.echo else None
+        def first_chunk(sample: int, _piece: object) -> JsonObject | None:
+            return {"text": prompts[sample // request.n]} if request.echo else None
 
         return CompletionEvents(
             self._identity,
+            request,
             len(prompts) * request.n,
             first=first_chunk,
             piece=lambda _, text: {"text": text},
             last=self._last_chunk,
-            includes_usage=request.includes_usage,
-            write_error=requests.error,
         )
 
-    def _last_chunk(self, completion: Completion, response: GenerationResponse) -> dict[str, Any]:
+    def _last_chunk(self, completion: Completion, response: GenerationResponse) -> JsonObject:
         return {"text": "", **self._ending(completion, response)}
 
-    def _ending(self, completion: Completion, response: GenerationResponse) -> dict[str, Any]:
+    def _ending(self, completion: Completion, response: GenerationResponse) -> JsonObject:
         logprobs = None
-        if response.token_texts is not None and self._request.logprobs is not None:
-            logprobs = completion_logprobs(
-                completion, response.token_texts, response.prompt_logprobs or ()
-            )
-        return {"logprobs": logprobs, "finish_reason": FINISH_REASONS[completion.finish_reason]}
+        if self._request.logprobs is not None:
+            logprobs = completion_logprobs(completion, response)
+        return ending(completion, logprobs)

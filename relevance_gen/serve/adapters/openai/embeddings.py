@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from typing import Any
 
 from attrs import field, frozen
@@ -12,6 +11,7 @@ from relevance_gen import checks, fields
 from relevance_gen.embedding.encoder import Kind
 from relevance_gen.embedding.jobs import Embeddings, Vectors
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.serve.adapters import Operation
 from relevance_gen.serve.adapters.openai.requests import NEVER, model_name, read_as
 from relevance_gen.serve.services.embedding import EmbeddingTask
 from relevance_gen.serve.settings import DEFAULT_NAME
@@ -34,7 +34,7 @@ class EmbeddingsRequest:
     input_type: str | None = fields.optional(checks.one_of(*_KINDS))
 
 
-def read(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
+def read(body: object) -> Operation:
     """Read the body of ``POST /v1/embeddings``."""
     request = read_as(EmbeddingsRequest, body, {"dimensions": NEVER})
     texts = [request.input] if isinstance(request.input, str) else request.input

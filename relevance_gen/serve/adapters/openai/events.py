@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from relevance_gen import wire
+from relevance_gen.serve.adapters.openai.requests import SamplingRequest, error
 from relevance_gen.serve.adapters.openai.tokens import usage
 from relevance_gen.serve.services.generation import Responses
 from relevance_gen.types import Completion, GenerationResponse
+from relevance_gen.wire import JsonObject
 
 
 class CompletionEvents:
@@ -17,38 +19,37 @@ class CompletionEvents:
 
     Args:
         identity: the fields of every chunk: its id, object and model.
+        request: the request.
         n_samples: number of samples of all prompts.
         first: returns the choice of a sample's first chunk, given the sample's index and its first
             piece, which is None for a sample without one; ``None`` for no such chunk.
         piece: returns the choice of a piece of text, or of a turn, given the sample's index.
         last: returns the choice at the end of a sample.
-        includes_usage: whether a last chunk reports the number of tokens.
         write_error: returns the body of an error.
     """
 
     def __init__(
         self,
-        identity: dict[str, Any],
+        identity: JsonObject,
+        request: SamplingRequest,
         n_samples: int,
         *,
-        first: Callable[[int, Any], dict[str, Any] | None],
-        piece: Callable[[int, Any], dict[str, Any]],
-        last: Callable[[Completion, GenerationResponse], dict[str, Any]],
-        includes_usage: bool,
-        write_error: Callable[[str, str, str | None], object],
+        first: Callable[[int, Any], JsonObject | None],
+        piece: Callable[[int, Any], JsonObject],
+        last: Callable[[Completion, GenerationResponse], JsonObject],
+        write_error: Callable[[str, str, str | None], object] = error,
     ) -> None:
         self._common = {**identity, "created": int(time.time())}
         self._not_started = set(range(n_samples))
         self._first = first
         self._piece = piece
         self._last = last
-        self._includes_usage = includes_usage
+        self._includes_usage = request.includes_usage
         self._write_error = write_error
 
     def text(self, sample: int, piece: Any) -> bytes:
         """Return the event of a piece, after the sample's first chunk if that was not sent."""
-        choice = {**self._piece(sample, piece), "finish_reason": None}
-        return self._start(sample, piece) + self._chunk(sample, choice)
+        return self._start(sample, piece) + self._chunk(sample, self._piece(sample, piece))
 
     def end(self, responses: Responses) -> bytes:
         """Return the events that end a stream: the last chunk of each sample, and the usage."""
@@ -60,8 +61,7 @@ class CompletionEvents:
                 events.append(self._chunk(sample, self._last(completion, response)))
                 sample += 1
         if self._includes_usage:
-            chunk = {**self._common, "choices": [], "usage": usage(responses)}
-            events.append(wire.event(chunk))
+            events.append(wire.event({**self._common, "choices": [], "usage": usage(responses)}))
         return b"".join([*events, b"data: [DONE]\n\n"])
 
     def error(self, kind: str, message: str, field: str | None) -> bytes:
@@ -73,8 +73,8 @@ class CompletionEvents:
             return b""
         self._not_started.remove(sample)
         choice = self._first(sample, piece)
-        return b"" if choice is None else self._chunk(sample, {**choice, "finish_reason": None})
+        return b"" if choice is None else self._chunk(sample, choice)
 
-    def _chunk(self, sample: int, choice: dict[str, Any]) -> bytes:
-        choices = [{"index": sample, "logprobs": None, **choice}]
+    def _chunk(self, sample: int, choice: JsonObject) -> bytes:
+        choices = [{"index": sample, "logprobs": None, "finish_reason": None, **choice}]
         return wire.event({**self._common, "choices": choices})

@@ -6,7 +6,6 @@ import base64
 import time
 import uuid
 from collections.abc import Mapping
-from typing import Any
 
 from attrs import evolve
 
@@ -14,6 +13,7 @@ from relevance_gen import wire
 from relevance_gen.serve.adapters.openai.tools import ClientTool, custom_input
 from relevance_gen.serve.services.generation import Responses
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
+from relevance_gen.wire import JsonObject
 
 _ENCODED_PREFIX = "base64:"
 """Prefix of reasoning that this server encoded; only another server can read its own encoding."""
@@ -60,7 +60,7 @@ class ItemEvents:
 
     def __init__(
         self,
-        request_fields: Mapping[str, Any],
+        request_fields: JsonObject,
         tools: Mapping[str, ClientTool],
         *,
         encodes_reasoning: bool,
@@ -78,7 +78,7 @@ class ItemEvents:
         self._part: ContentPart | None = None
         self._texts: list[str] = []
 
-    def whole(self, responses: Responses) -> dict[str, Any]:
+    def whole(self, responses: Responses) -> JsonObject:
         """Return the whole response."""
         (response,) = responses
         (completion,) = response.responses
@@ -125,8 +125,8 @@ class ItemEvents:
         event = self._event("error", code=kind, message=message, param=field)
         return event + self._event("failed", response=response)
 
-    def _response(self, status: str, **fields: object) -> dict[str, Any]:
-        defaults: dict[str, object] = {
+    def _response(self, status: str, **fields: object) -> JsonObject:
+        defaults: JsonObject = {
             "error": None,
             "incomplete_details": None,
             "output": [],
@@ -135,10 +135,10 @@ class ItemEvents:
         constants = {"store": False, "tools": [], "metadata": {}}
         return {**self._identity, "status": status, **constants, **defaults, **fields}
 
-    def _item(self, part: ContentPart, status: str) -> dict[str, object]:
+    def _item(self, part: ContentPart, status: str) -> JsonObject:
         """Return the item of a part; its content is empty while the item is in progress."""
         kind = self._kind(part)
-        item: dict[str, object] = {
+        item: JsonObject = {
             "id": self._item_ref(part)["item_id"],
             "type": _ITEM_TYPES[kind],
             "status": status,
@@ -155,9 +155,9 @@ class ItemEvents:
                     item["encrypted_content"] = _encode_reasoning(part.text)
         return item
 
-    def _item_ref(self, part: ContentPart) -> dict[str, object]:
+    def _item_ref(self, part: ContentPart) -> JsonObject:
         """Return the fields by which an event refers to the item of a part."""
-        ref: dict[str, object] = {
+        ref: JsonObject = {
             "item_id": f"{_ID_PREFIXES[self._kind(part)]}_{self._nonce}{part.place}",
             "output_index": part.place,
         }
@@ -190,7 +190,7 @@ class ItemEvents:
         self._part = None
         kind = self._kind(part)
         events = b""
-        fields: dict[str, Any] = {}
+        fields: JsonObject = {}
         match kind:
             case "tool_call":
                 fields = {"arguments": part.text, "name": self._tool_name(part)["name"]}
@@ -214,21 +214,21 @@ class ItemEvents:
         tool = self._tools.get(part.name)
         return _CUSTOM_CALL if tool is not None and tool.is_custom else part.kind
 
-    def _tool_name(self, part: ContentPart) -> dict[str, Any]:
+    def _tool_name(self, part: ContentPart) -> JsonObject:
         """Return the client's name of a tool, and its namespace, if any."""
         tool = self._tools.get(part.name)
         if tool is None or tool.namespace is None:
             return {"name": part.name}
         return {"name": tool.name, "namespace": tool.namespace}
 
-    def _call_fields(self, part: ContentPart) -> dict[str, Any]:
+    def _call_fields(self, part: ContentPart) -> JsonObject:
         """Return the arguments of a call, or the text for a custom tool."""
         if self._kind(part) == _CUSTOM_CALL:
             return {"input": custom_input(part.text) if part.text else ""}
         return {"arguments": part.text}
 
     def _delta(self, part: ContentPart, text: str) -> bytes:
-        fields: dict[str, Any] = {"logprobs": []} if part.kind == "text" else {}
+        fields: JsonObject = {"logprobs": []} if part.kind == "text" else {}
         name = f"{_EVENT_NAMES[self._kind(part)]}.delta"
         return self._event(name, **self._item_ref(part), delta=text, **fields)
 
@@ -239,13 +239,13 @@ class ItemEvents:
         return wire.event(data, name)
 
 
-def _content(part: ContentPart) -> dict[str, object]:
+def _content(part: ContentPart) -> JsonObject:
     if part.kind == "text":
         return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}
     return {"type": "reasoning_text", "text": part.text}
 
 
-def _usage(response: GenerationResponse, completion: Completion) -> dict[str, object]:
+def _usage(response: GenerationResponse, completion: Completion) -> JsonObject:
     return {
         "input_tokens": response.prompt_tokens,
         "input_tokens_details": {

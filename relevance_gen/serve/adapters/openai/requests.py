@@ -12,6 +12,7 @@ from relevance_gen import checks, fields, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import MAX_SAMPLES, MAX_TOP_LOGPROBS, GenerationRequest
+from relevance_gen.wire import JsonObject
 
 _MAX_MODEL_NAME_CHARS = 1024
 """Every chunk of a stream repeats the model's name."""
@@ -109,7 +110,7 @@ class SamplingRequest:
     n: int = fields.integer(1, MAX_SAMPLES, default=1)
     stop: Any = None
     stream: bool = fields.flag()
-    stream_options: Mapping[str, Any] | None = fields.optional(checks.an_object)
+    stream_options: JsonObject | None = fields.optional(checks.an_object)
     seed: int | None = fields.optional(checks.integer(-_SEED_RANGE, _SEED_RANGE - 1))
     temperature: float | None = _forwarded()
     top_p: float | None = _forwarded()
@@ -127,7 +128,7 @@ class SamplingRequest:
     regex: str | None = None
     grammar: str | None = None
     choice: Any = None
-    response_format: Mapping[str, Any] | None = fields.optional(checks.an_object)
+    response_format: JsonObject | None = fields.optional(checks.an_object)
     ignore_eos: bool = fields.flag()
 
     @property
@@ -162,7 +163,7 @@ class SamplingRequest:
             for attribute in attrs.fields(type(self))
             if attribute.metadata.get("forwarded")
         ]
-        fields: dict[str, Any] = {}
+        fields: JsonObject = {}
         for name in (*forwarded, "stop", "eos_token_ids"):
             value = getattr(self, name)
             if value is not None:
@@ -178,7 +179,7 @@ class SamplingRequest:
         except InvalidRequestError as error:
             raise error.with_field_names(names) from None
 
-    def _constraint(self) -> dict[str, Any]:
+    def _constraint(self) -> JsonObject:
         """Return the constraint of the output, if any, as a field of `GenerationRequest`."""
         constraints = {
             "json_schema": self.json_schema,
@@ -196,7 +197,7 @@ class SamplingRequest:
         return constraints
 
 
-def _schema_of_format(response_format: Mapping[str, Any] | None) -> object:
+def _schema_of_format(response_format: JsonObject | None) -> object:
     """Return the JSON schema that a format requires, or None; every schema is enforced strictly."""
     if response_format is None or response_format.get("type") == "text":
         return None
@@ -213,7 +214,7 @@ def _schema_of_format(response_format: Mapping[str, Any] | None) -> object:
     return schema
 
 
-def error(kind: str, message: str, field: str | None) -> dict[str, object]:
+def error(kind: str, message: str, field: str | None) -> JsonObject:
     """Return the body of an error.
 
     OpenAI's clients read ``error``, Cohere's ``message``, and Jina's ``detail``.
@@ -236,7 +237,7 @@ def read_as(cls: type[T], body: object, refused: Refused) -> T:
     Raises:
         InvalidRequestError: a field is wrong or not supported.
     """
-    fields: Mapping[str, Any] = body if isinstance(body, dict) else {}
+    fields: JsonObject = body if isinstance(body, dict) else {}
     for name, neutral_values in refused.items():
         if fields.get(name) is not None and not _is_among(fields[name], neutral_values):
             raise unsupported(name)

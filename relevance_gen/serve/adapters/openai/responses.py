@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -19,6 +19,7 @@ from relevance_gen.generation.chat.conversation import (
     turn_of,
 )
 from relevance_gen.generation.queue.request import RequestContext
+from relevance_gen.serve.adapters import Operation
 from relevance_gen.serve.adapters.openai.items import ItemEvents, decode_reasoning
 from relevance_gen.serve.adapters.openai.requests import (
     EMPTY,
@@ -34,7 +35,8 @@ from relevance_gen.serve.adapters.openai.tools import (
     client_tools,
     function_name,
 )
-from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask, Responses
+from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask
+from relevance_gen.wire import JsonObject
 
 _FIELD_NAMES = {
     "text": "input",
@@ -66,7 +68,7 @@ _TEXT_FIELDS = {
 _ROLES = ("user", "assistant", "system", "developer")
 
 
-Turns: TypeAlias = list[dict[str, Any]]
+Turns: TypeAlias = list[JsonObject]
 """The turns of a conversation, as `turn_of` appends them."""
 
 
@@ -85,8 +87,8 @@ class ResponsesRequest(SamplingRequest):
     tools: Sequence[Any] = field(default=(), validator=checks.a_list)
     tool_choice: Any = None
     parallel_tool_calls: bool = fields.flag(default=True)
-    text: Mapping[str, Any] | None = fields.optional(checks.an_object)
-    reasoning: Mapping[str, Any] | None = fields.optional(checks.an_object)
+    text: JsonObject | None = fields.optional(checks.an_object)
+    reasoning: JsonObject | None = fields.optional(checks.an_object)
     include: Sequence[str] = field(default=(), validator=checks.a_list)
 
     def conversation(self, client_tools: Sequence[ClientTool]) -> Conversation:
@@ -109,7 +111,7 @@ class ResponsesRequest(SamplingRequest):
             schema_fields={tool.function.name: f"{tool.path}.parameters" for tool in client_tools},
         )
 
-    def _template_variables(self) -> dict[str, object]:
+    def _template_variables(self) -> JsonObject:
         effort = (self.reasoning or {}).get("effort")
         if not isinstance(effort, str | None):
             raise InvalidRequestError.must_be("reasoning.effort", "a string", effort)
@@ -134,7 +136,7 @@ class ResponsesRequest(SamplingRequest):
         )
 
 
-def read(body: object) -> tuple[GenerationTask, Callable[[Responses], object] | ItemEvents]:
+def read(body: object) -> Operation:
     """Read the body of ``POST /v1/responses``."""
     request = read_as(ResponsesRequest, body, _REFUSED)
     if _LOGPROBS in request.include:
@@ -203,7 +205,7 @@ def _add_item(item: object, turns: Turns, path: str) -> None:
             raise InvalidRequestError.must_be(f"{path}.type", allowed, kind)
 
 
-def _add_call(item: Mapping[str, Any], arguments: object, turns: Turns, path: str) -> None:
+def _add_call(item: JsonObject, arguments: object, turns: Turns, path: str) -> None:
     """Append a call of a function, which stands for the client's tool, to the turns."""
     for name in ("call_id", "name"):
         _string(item, name, path)
@@ -212,7 +214,7 @@ def _add_call(item: Mapping[str, Any], arguments: object, turns: Turns, path: st
     turn_of("assistant", turns)["tool_calls"].append(call)
 
 
-def _string(item: Mapping[str, Any], name: str, path: str) -> str:
+def _string(item: JsonObject, name: str, path: str) -> str:
     text = item.get(name)
     if not isinstance(text, str):
         raise InvalidRequestError.must_be(f"{path}.{name}", "a string", text)

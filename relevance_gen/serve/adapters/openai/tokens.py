@@ -5,14 +5,14 @@ from __future__ import annotations
 import codecs
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from attrs import frozen
 
 from relevance_gen.serve.services.generation import Responses
-from relevance_gen.types import Completion, TokenLogprob, TokenTexts
+from relevance_gen.types import Completion, GenerationResponse, TokenLogprob, TokenTexts
+from relevance_gen.wire import JsonObject
 
-FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length", "tool_calls": "tool_calls"}
+_FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length", "tool_calls": "tool_calls"}
 
 
 @frozen
@@ -24,7 +24,7 @@ class _ScoredToken:
     alternatives: Sequence[TokenLogprob] | None
 
 
-def usage(responses: Responses) -> dict[str, Any]:
+def usage(responses: Responses) -> JsonObject:
     """Return the number of tokens of all prompts and samples.
 
     For turns the result also counts cached prompt tokens and reasoning tokens.
@@ -32,7 +32,7 @@ def usage(responses: Responses) -> dict[str, Any]:
     samples = [sample for response in responses for sample in response.responses]
     n_prompt = sum(response.prompt_tokens for response in responses)
     n_generated = sum(sample.generated_tokens for sample in samples)
-    counts: dict[str, Any] = {
+    counts: JsonObject = {
         "prompt_tokens": n_prompt,
         "completion_tokens": n_generated,
         "total_tokens": n_prompt + n_generated,
@@ -47,10 +47,24 @@ def usage(responses: Responses) -> dict[str, Any]:
     return counts
 
 
-def chat_logprobs(completion: Completion, token_texts: TokenTexts) -> dict[str, object]:
-    """Return a sample's log probabilities in the format of chats."""
+def whole(identity: JsonObject, choices: list[JsonObject], responses: Responses) -> JsonObject:
+    """Return the response with all choices as one object."""
+    created = int(responses[0].created)
+    return {**identity, "created": created, "choices": choices, "usage": usage(responses)}
 
-    def entry(token: int, logprob: float | None) -> dict[str, object]:
+
+def ending(completion: Completion, logprobs: JsonObject | None) -> JsonObject:
+    """Return the last fields of a choice."""
+    return {"logprobs": logprobs, "finish_reason": _FINISH_REASONS[completion.finish_reason]}
+
+
+def chat_logprobs(completion: Completion, response: GenerationResponse) -> JsonObject | None:
+    """Return a sample's log probabilities in the format of chats; None if not requested."""
+    token_texts = response.token_texts
+    if token_texts is None:
+        return None
+
+    def entry(token: int, logprob: float | None) -> JsonObject:
         piece = token_texts.pieces[token]
         return {"token": piece.decode(errors="replace"), "logprob": logprob, "bytes": list(piece)}
 
@@ -62,22 +76,22 @@ def chat_logprobs(completion: Completion, token_texts: TokenTexts) -> dict[str, 
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(
-    completion: Completion, token_texts: TokenTexts, prompt_logprobs: Sequence[float | None]
-) -> dict[str, object]:
-    """Return a sample's log probabilities in the format of completions.
+def completion_logprobs(completion: Completion, response: GenerationResponse) -> JsonObject | None:
+    """Return a sample's log probabilities in the format of completions; None if not requested.
 
-    If `prompt_logprobs` are given, the prompt's tokens come first, and the sample's
+    If the response has those of the prompt, the prompt's tokens come first, and the sample's
     end-of-sequence token is included, so that clients that score prompts can count from the end.
     """
-    tokens: list[_ScoredToken] = []
+    token_texts = response.token_texts
+    if token_texts is None:
+        return None
+    prompt_logprobs = response.prompt_logprobs or ()
     prompt_alternatives = (
         None,
         *(token_texts.prompt_top_logprobs or (None,) * len(token_texts.prompt)),
     )
     prompt = zip(token_texts.prompt, prompt_logprobs, prompt_alternatives, strict=False)
-    for token, logprob, alternatives in prompt:
-        tokens.append(_ScoredToken(token, logprob, alternatives))
+    tokens = list(itertools.starmap(_ScoredToken, prompt))
     tokens += _sample_tokens(completion, token_texts, with_end=bool(prompt_logprobs))
     top_logprobs = None
     if completion.top_logprobs is not None:
@@ -101,15 +115,14 @@ def _token_text(piece: bytes) -> str:
 def _sample_tokens(
     completion: Completion, token_texts: TokenTexts, *, with_end: bool = False
 ) -> Iterator[_ScoredToken]:
-    """Yield a sample's tokens; `with_end` includes the end-of-sequence token."""
+    """Return a sample's tokens; `with_end` includes the end-of-sequence token."""
     tokens = completion.tokens or ()
     logprobs = completion.logprobs or ()
     alternatives = completion.top_logprobs or ((),) * len(tokens)
     ends_with_eos = bool(tokens) and tokens[-1] in token_texts.eos_token_ids
     n_tokens = len(tokens) - 1 if ends_with_eos and not with_end else len(tokens)
     rows = zip(tokens, logprobs, alternatives, strict=True)
-    for token, logprob, others in itertools.islice(rows, n_tokens):
-        yield _ScoredToken(token, logprob, others)
+    return itertools.starmap(_ScoredToken, itertools.islice(rows, n_tokens))
 
 
 def _logprobs_by_text(

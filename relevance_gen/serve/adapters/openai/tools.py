@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,6 +11,7 @@ from attrs import frozen
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import ToolDefinition, tool_of
+from relevance_gen.wire import JsonObject
 
 CUSTOM_ARGUMENT = "input"
 """The argument of the function that stands for a custom tool: the text that the tool receives."""
@@ -50,13 +51,13 @@ class ClientTool:
     namespace: str | None
     is_custom: bool
 
-    def choice(self) -> dict[str, Any]:
+    def choice(self) -> JsonObject:
         """Return the tool choice that names this tool."""
         choice = {"type": "custom" if self.is_custom else "function", "name": self.name}
         return choice if self.namespace is None else {**choice, "namespace": self.namespace}
 
 
-def function_name(tool: Mapping[str, Any]) -> Any:
+def function_name(tool: JsonObject) -> Any:
     """Return the name of the function for a client's tool, call or tool choice.
 
     >>> function_name({"name": "search", "namespace": "mcp__docs"}), function_name({"name": "ls"})
@@ -118,7 +119,7 @@ def custom_input(arguments: str) -> str:
     return arguments
 
 
-def _custom_function(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _custom_function(tool: JsonObject, path: str) -> JsonObject:
     """Return the function that stands for a custom tool.
 
     A regular expression of the tool is part of the function's schema, and is enforced if llguidance
