@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
-from attrs import frozen
 
 from relevance_gen import types, wire
 from relevance_gen.errors import InvalidRequestError
@@ -31,63 +30,19 @@ from relevance_gen.serve.services.search import (
     PromptTask,
     SearchTask,
 )
+from relevance_gen.wire import JsonObject
 
 _ERROR_TYPES = {"context_length_exceeded": "invalid_request"}
 """Kinds of errors that only other API formats distinguish, with the documented type."""
 
 
-def read_search(body: object) -> Operation:
-    """Read the body of ``POST /search``."""
-    target = _read_target(SearchRequest, body, "index", "allow_partial")
-    request = target.request
-    params = _search_params(request.query, request)
-    task = SearchTask(
-        params, request.chunk_txts, index=target.index, cache_index=request.cache_index
-    )
-    return task, _present_with_confidence if request.confidence else wire.unstructure
-
-
-def _search_params(query: str, request: object, **fields: Any) -> SearchParams:
-    """Return search parameters with all fields that a request has in common with them."""
-    common = {
-        name: getattr(request, name)
-        for name in attrs.fields_dict(SearchParams)
-        if hasattr(request, name)
-    }
-    return SearchParams(**{**common, "query": query, **fields})
-
-
-def _present_with_confidence(response: types.SearchResponse) -> object:
-    metadata = attrs.evolve(response.metadata, confidence=response.confidence)
-    return wire.unstructure(attrs.evolve(response, metadata=metadata))
-
-
-def read_explanation(body: object) -> Operation:
-    """Read the body of ``POST /explain``."""
-    target = _read_target(ExplanationRequest, body, "index")
-    request = target.request
-    task = ExplanationTask(
-        _search_params(request.query, request),
-        request.chunk_txts,
-        request.original_index,
-        index=target.index,
-        cache_index=request.cache_index,
-    )
-    return task, wire.unstructure
-
-
-@frozen
-class _SearchTarget:
-    """A request, and the index that its body names, if any."""
-
-    request: Any
-    index: IndexRef | None
-
-
-def _read_target(
-    cls: type, body: object, *index_fields: str, removed: Sequence[str] = ("index",)
-) -> _SearchTarget:
-    """Parse a body with either `chunk_txts` or `index`.
+def _read(
+    cls: type[Any],
+    body: object,
+    index_fields: Sequence[str] = ("index",),
+    removed: Sequence[str] = ("index",),
+) -> JsonObject:
+    """Return the values of a body with either `chunk_txts` or `index`, for `_task`.
 
     The `index_fields` of a body with `index` are parsed as an `IndexRef`. An error for an unknown
     field can suggest the `removed` fields, too.
@@ -101,21 +56,41 @@ def _read_target(
         )
         body = {name: value for name, value in body.items() if name not in index_fields}
         body["chunk_txts"] = ()
-    return _SearchTarget(wire.structure(cls, body, removed=removed), index)
+    request = wire.structure(cls, body, removed=removed)
+    values = {field.name: getattr(request, field.name) for field in attrs.fields(cls)}
+    values.setdefault("query", values.get("question"))
+    return {**values, "index": index, "chunks": values["chunk_txts"]}
 
 
-def read_compression(
-    body: object,
-) -> Operation:
+def _task(cls: type[Any], values: JsonObject, **options: Any) -> Any:
+    """Return a task with the values that are its fields, and search parameters of the others."""
+    values = values | options
+    params_fields = attrs.fields_dict(SearchParams)
+    params = SearchParams(**{name: values[name] for name in params_fields if name in values})
+    return cls(params, **{name: values[name] for name in attrs.fields_dict(cls) if name in values})
+
+
+def read_search(body: object) -> Operation:
+    """Read the body of ``POST /search``."""
+    values = _read(SearchRequest, body, index_fields=("index", "allow_partial"))
+    present = _present_with_confidence if values["confidence"] else wire.unstructure
+    return _task(SearchTask, values), present
+
+
+def _present_with_confidence(response: types.SearchResponse) -> object:
+    metadata = attrs.evolve(response.metadata, confidence=response.confidence)
+    return wire.unstructure(attrs.evolve(response, metadata=metadata))
+
+
+def read_explanation(body: object) -> Operation:
+    """Read the body of ``POST /explain``."""
+    return _task(ExplanationTask, _read(ExplanationRequest, body)), wire.unstructure
+
+
+def read_compression(body: object) -> Operation:
     """Read the body of ``POST /compress``."""
-    target = _read_target(CompressionRequest, body, "index")
-    request = target.request
-    task = CompressionTask(
-        SearchParams(request.question, DEFAULT_NUM_CANDIDATES, rerank_top_n=0),
-        request.chunk_txts,
-        index=target.index,
-        max_tokens=request.max_tokens,
-    )
+    values = _read(CompressionRequest, body)
+    task = _task(CompressionTask, values, top_n=DEFAULT_NUM_CANDIDATES, rerank_top_n=0)
     return task, types.CompressionResponse.to_dict
 
 
@@ -138,16 +113,11 @@ def read_extraction(
 
 def read_prompt(body: object) -> Operation:
     """Read the body of ``POST /prompt``."""
-    target = _read_target(PromptRequest, _without_model(body), "index", removed=("index", "model"))
-    request = target.request
-    task = PromptTask(
-        _search_params(request.question, request, true_order=False, spans=True),
-        request.chunk_txts,
-        options=PromptOptions(request.copy, request.min_confidence),
-        index=target.index,
-        cache_index=request.cache_index,
-        model=_model_name(body),
+    values = _read(PromptRequest, _without_model(body), removed=("index", "model"))
+    options = PromptOptions(
+        values["query"], values["copy"], values["min_confidence"], _model_name(body)
     )
+    task = _task(PromptTask, values, options=options, true_order=False, spans=True)
     return task, wire.unstructure
 
 

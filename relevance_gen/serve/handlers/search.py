@@ -63,15 +63,13 @@ async def prompt(call: Call) -> web.StreamResponse:
     async with call.reserve(costs.PROMPT, threads="search") as reservation:
         task, present = await reservation.read_body()
         await service.searcher.refresh(task.index, client)
-        backend = await reservation.lease_model(task.model)
+        backend = await reservation.lease_model(task.options.model)
         report = SearchReport()
         work = partial(service.searcher.search, task, client, report)
         response = await reservation.run(work, costs.PROMPT.of_task(task))
         _count_search(service.metrics, task, response, reservation.seconds)
         reservation.memory.resize(costs.search_results_bytes(response))
-        written = await service.generator.prompt(
-            task.params.query, task.options, response, task.model, backend
-        )
+        written = await service.generator.prompt(task.options, response, backend)
         n_bytes = costs.PROMPT.of_prompt(written)
         answer = await reservation.respond(written, present, n_bytes)
         answer.headers.update(report.headers)

@@ -187,16 +187,11 @@ class Generator:
             yield backend
 
     async def prompt(
-        self,
-        question: str,
-        options: PromptOptions,
-        response: types.SearchResponse,
-        model: str | None,
-        backend: Backend,
+        self, options: PromptOptions, response: types.SearchResponse, backend: Backend
     ) -> types.PromptResponse:
         """Write a prompt from search results: see `Prompter.write`."""
-        prompter = self._prompters[self._registry.name_of("generate", model)]
-        return await prompter.write(question, options, response, backend, model)
+        prompter = self._prompters[self._registry.name_of("generate", options.model)]
+        return await prompter.write(options, response, backend)
 
     def render(self, task: GenerationTask) -> GenerationTask:
         """Return `task` with its conversation rendered as text by the chat template of the model.

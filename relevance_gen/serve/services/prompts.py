@@ -23,16 +23,20 @@ _CHAT_FIELDS = ("messages", "max_tokens", "temperature", "choice")
 
 @frozen
 class PromptOptions:
-    """Options of a prompt.
+    """A prompt to write.
 
     Attributes:
+        question: the question to answer.
         copy: whether answers must be sentences of the sources, verbatim; None uses the setting in
             the model file.
         min_confidence: minimum confidence of the search for an answer, in [0, 1].
+        model: the name by which the client selected the model; None for the first.
     """
 
+    question: str
     copy: bool | None = None
     min_confidence: float = MIN_CONFIDENCE
+    model: str | None = None
 
 
 class Prompter:
@@ -43,21 +47,11 @@ class Prompter:
         self._threads = ThreadPoolExecutor(_MAX_CONCURRENCY, "prompt")
 
     async def write(
-        self,
-        question: str,
-        options: PromptOptions,
-        response: SearchResponse,
-        model: PromptModel,
-        model_name: str | None = None,
+        self, options: PromptOptions, response: SearchResponse, model: PromptModel
     ) -> PromptResponse:
         """Write a prompt for `model` from the results of a search with spans.
 
-        Args:
-            question: the question to answer.
-            options: the options of the prompt.
-            response: the search results.
-            model: counts tokens and provides the chat template.
-            model_name: the name by which the client selected the model.
+        The model counts tokens and provides the chat template.
 
         Raises:
             InvalidRequestError: the context is too small for one source.
@@ -68,7 +62,7 @@ class Prompter:
         def write() -> PromptResponse:
             # A running thread cannot be stopped: it checks the scope.
             with cancel_scope(lambda: not is_over.is_set()):
-                return _write(question, options, response, model, model_name)
+                return _write(options, response, model)
 
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -81,19 +75,13 @@ class Prompter:
             is_over.set()
 
 
-def _write(
-    question: str,
-    options: PromptOptions,
-    response: SearchResponse,
-    model: PromptModel,
-    model_name: str | None,
-) -> PromptResponse:
-    sources, fields = prepare(question, response, model, copy=options.copy)
+def _write(options: PromptOptions, response: SearchResponse, model: PromptModel) -> PromptResponse:
+    sources, fields = prepare(options.question, response, model, copy=options.copy)
     is_chat = "messages" in fields
     if is_chat:
         fields = {name: fields[name] for name in _CHAT_FIELDS if name in fields}
-    if model_name is not None:
-        fields = {**fields, "model": model_name}
+    if options.model is not None:
+        fields = {**fields, "model": options.model}
     return PromptResponse(
         tuple(
             PromptSource(source.result.original_index, source.start, source.end)

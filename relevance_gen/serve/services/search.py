@@ -87,15 +87,9 @@ class SearchTask(IndexTask):
 
 @frozen
 class PromptTask(SearchTask):
-    """A search from whose results a prompt for a model is written.
-
-    Attributes:
-        options: the options of the prompt.
-        model: the name of the model; None for the first.
-    """
+    """A search from whose results a prompt for a model is written."""
 
     options: PromptOptions = field(kw_only=True)
-    model: str | None = field(default=None, kw_only=True)
 
 
 @frozen
@@ -120,9 +114,9 @@ class CitationTask:
 
 @frozen
 class ExplanationTask(IndexTask):
-    """An explanation of the score of the chunk at a 0-based position, ``original_index``."""
+    """An explanation of the score of the chunk at a 0-based position."""
 
-    position: int
+    original_index: int
 
 
 @define
@@ -310,7 +304,7 @@ class Searcher:
             index: BaseIndex, params: SearchParams, models: SearchModels
         ) -> types.Explanation:
             try:
-                return index.explain_one(params, task.position, models)
+                return index.explain_one(params, task.original_index, models)
             except InvalidRequestError as error:
                 field_name = "original_index" if error.field == "chunk" else error.field
                 raise error.with_field(field_name) from None
@@ -321,7 +315,7 @@ class Searcher:
         if not chunks.texts:
             raise InvalidRequestError("must not be empty: there is no chunk to explain", task.path)
         if task.digest is None:
-            check_integer("original_index", task.position, 0, len(chunks.texts) - 1)
+            check_integer("original_index", task.original_index, 0, len(chunks.texts) - 1)
         with self._cached_index(task, chunks, client, report) as cached:
             index = cached or self.build_index(chunks.without_metadata())
             work = partial(explain, index)

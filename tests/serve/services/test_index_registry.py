@@ -29,7 +29,7 @@ def test_a_name_is_read() -> None:
     assert (task.index, list(task.chunks)) == (IndexRef("pets", True), [])
     assert (task.params.top_n, task.params.where) == (3, {"page": 1})
     explained, _ = own.read_explanation({**ASKED, "original_index": 4})
-    assert (explained.index, explained.position) == (IndexRef("pets"), 4)
+    assert (explained.index, explained.original_index) == (IndexRef("pets"), 4)
 
 
 @pytest.mark.parametrize(
