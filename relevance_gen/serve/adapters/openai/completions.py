@@ -209,6 +209,7 @@ class _CompletionWriter:
 
     def _ending(self, completion: Completion, response: GenerationResponse) -> JsonObject:
         logprobs = None
-        if self._request.logprobs is not None:
-            logprobs = completion_logprobs(completion, response)
+        if response.token_texts is not None and self._request.logprobs is not None:
+            prompt_logprobs = response.prompt_logprobs or ()
+            logprobs = completion_logprobs(completion, response.token_texts, prompt_logprobs)
         return ending(completion, logprobs)

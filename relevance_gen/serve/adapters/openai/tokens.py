@@ -76,16 +76,14 @@ def chat_logprobs(completion: Completion, response: GenerationResponse) -> JsonO
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(completion: Completion, response: GenerationResponse) -> JsonObject | None:
-    """Return a sample's log probabilities in the format of completions; None if not requested.
+def completion_logprobs(
+    completion: Completion, token_texts: TokenTexts, prompt_logprobs: Sequence[float | None]
+) -> JsonObject:
+    """Return a sample's log probabilities in the format of completions.
 
-    If the response has those of the prompt, the prompt's tokens come first, and the sample's
+    If `prompt_logprobs` are given, the prompt's tokens come first, and the sample's
     end-of-sequence token is included, so that clients that score prompts can count from the end.
     """
-    token_texts = response.token_texts
-    if token_texts is None:
-        return None
-    prompt_logprobs = response.prompt_logprobs or ()
     prompt_alternatives = (
         None,
         *(token_texts.prompt_top_logprobs or (None,) * len(token_texts.prompt)),
