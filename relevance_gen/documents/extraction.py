@@ -349,10 +349,11 @@ _EXTRACTORS: Final[dict[Format, Callable[[bytes, Extracted], None]]] = {
 def _cpu_time_limit(seconds: float) -> Iterator[None]:
     """Raise `_CpuTimeExceeded` in the context after `seconds` of CPU time of this process.
 
-    On threads other than the main thread, nothing is raised. A limit by the clock instead of CPU
-    time would truncate documents on a busy machine.
+    On threads other than the main thread, and on systems without such timers, nothing is raised. A
+    limit by the clock instead of CPU time would truncate documents on a busy machine.
     """
-    if threading.current_thread() is not threading.main_thread():
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if not is_main_thread or not hasattr(signal, "setitimer"):
         yield
         return
 

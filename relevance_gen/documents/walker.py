@@ -21,6 +21,14 @@ MAX_IGNORE_FILE_BYTES: Final = 1 << 18
 MAX_PATTERNS: Final = 10_000
 """Maximum lines of an ignore file that are used, which bounds the time to compile the patterns."""
 
+# Opening a pipe without O_NONBLOCK waits for a writer. Windows lacks O_NONBLOCK, and without
+# O_BINARY it replaces line ends.
+_OPEN_FLAGS: Final = (
+    os.O_RDONLY
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_BINARY", 0)
+)
 _REPOSITORY: Final = ".git"
 _IGNORE: Final = ".ignore"
 _GITIGNORE: Final = ".gitignore"
@@ -348,9 +356,12 @@ def open_regular_file(path: str, *, follow: bool) -> int:
         OSError: the file cannot be opened, is a pipe, a device or a folder, or is a symbolic link
             although `follow` is False.
     """
-    # Opening a pipe without O_NONBLOCK waits for a writer.
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-    descriptor = os.open(path, flags if follow else flags | os.O_NOFOLLOW)
+    flags = _OPEN_FLAGS
+    if not follow:
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+        if not hasattr(os, "O_NOFOLLOW") and os.path.islink(path):  # on Windows
+            raise OSError(None, "is a symbolic link")
+    descriptor = os.open(path, flags)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(None, "is no file")

@@ -9,15 +9,12 @@ damaged or foreign are ignored.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import json
 import os
 import re
 import stat
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
@@ -26,6 +23,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from attrs import frozen
+from filelock import FileLock
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index import array_file
@@ -203,27 +201,17 @@ def folder_lock(folder: Path, name: str = "lock", wait_s: float = 0.0) -> Iterat
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _is_private(folder):
         raise PermissionError(f"others may write to {folder}")
-    deadline_s = time.monotonic() + wait_s
-    descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600)
-    with open(descriptor, "rb") as file:
-        while not try_lock(file.fileno(), fcntl.LOCK_EX):
-            if time.monotonic() > deadline_s:
-                raise BlockingIOError(errno.EAGAIN, "another process is at work there")
-            time.sleep(_POLL_S)
+    with FileLock(folder / name, timeout=wait_s, mode=0o600, poll_interval=_POLL_S):
         yield
 
 
-def try_lock(descriptor: int, kind: int) -> bool:
-    """Try to lock an open file until it is closed; return False if another lock prevents that."""
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _is_private(path: Path) -> bool:
-    """Return whether a file or folder belongs to this user, and no other user may write to it."""
+    """Return whether a file or folder belongs to this user, and no other user may write to it.
+
+    On Windows, the cache folder of a user is private by default, and modes mean nothing.
+    """
+    if not hasattr(os, "geteuid"):
+        return True
     status = path.stat()
     return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 

@@ -136,6 +136,9 @@ def _starting_workers() -> Iterator[None]:
     Otherwise ^C in a terminal would print tracebacks of workers that are starting. Python's warning
     about threads during a fork is suppressed, too: the threads of numpy do no harm.
     """
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
     resource_tracker.ensure_running()  # its start would unblock SIGINT
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -7,7 +7,6 @@ arrays.
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
 import json
 import os
@@ -35,6 +34,7 @@ from relevance_gen.index.lexicon import Lexicon
 from relevance_gen.index.passages import Passages
 from relevance_gen.index.postings import Postings
 from relevance_gen.index.segment import Segment
+from relevance_gen.locks import lock, try_lock
 from relevance_gen.types import Metadata, WeightingName
 
 _LINE_END: Final = ord("\n")
@@ -152,8 +152,8 @@ def _remove_abandoned_files(folder: Path) -> None:
             continue
         # A file that is being written is locked; a file of another user cannot be opened.
         with suppress(OSError), path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
+            if try_lock(file.fileno()):
+                path.unlink()
 
 
 def _create_unfinished(target: Path) -> tuple[Path, BinaryIO]:
@@ -163,7 +163,7 @@ def _create_unfinished(target: Path) -> tuple[Path, BinaryIO]:
         path = target.with_name(f".{secrets.token_hex(8)}.unfinished")
         file = path.open("x+b")
         with suppress(OSError):  # on a file system without locks no process removes files
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock(file.fileno())
         if path.exists():  # another process did not remove it before it was locked
             return path, file
         file.close()

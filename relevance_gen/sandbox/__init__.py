@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import queue
 import re
 import selectors
 import signal
@@ -26,10 +28,13 @@ _WALL_TIME_FACTOR: Final = 5
 """Seconds by the clock per second of allowed CPU time: on a busy machine the child gets a fraction
 of a core.
 """
+CAN_SELECT_PIPES = os.name != "nt"
+"""Whether a program can wait for the output of a child with a time limit by `select`."""
 _START_TIMEOUT_S: Final = 60.0
 """Maximum seconds until a child has loaded its program: on a busy machine, that is slow."""
 _INHERITED_VARIABLES: Final = re.compile(
     r"PATH|HOME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|DYLD_\w+|VIRTUAL_ENV|PYTHON\w+"
+    r"|SYSTEMROOT|TEMP|TMP|USERPROFILE|APPDATA|LOCALAPPDATA"  # on Windows
 )
 """Environment variables that a child gets. Further variables, such as keys of clouds and of this
 package, stay in the parent.
@@ -64,16 +69,38 @@ class _ChildProcess:
         """
         deadline_s = time.monotonic() + timeout_s
         received = bytearray()
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.stdout, selectors.EVENT_READ)
-            while not received.endswith(b"\n"):
-                if not selector.select(max(0.0, deadline_s - time.monotonic())):
-                    raise TimeoutError
-                piece = os.read(self.stdout.fileno(), _READ_BYTES)
-                if not piece:
-                    raise _error_of_exit(self.popen.wait())
-                received += piece
+        while not received.endswith(b"\n"):
+            piece = self._read_piece(max(0.0, deadline_s - time.monotonic()))
+            if not piece:
+                raise _error_of_exit(self.popen.wait())
+            received += piece
         return bytes(received)
+
+    def _read_piece(self, timeout_s: float) -> bytes:
+        """Return the next bytes of the child's standard output; b"" at its end.
+
+        Raises:
+            TimeoutError: there are none after `timeout_s`.
+        """
+        if CAN_SELECT_PIPES:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self.stdout, selectors.EVENT_READ)
+                if not selector.select(timeout_s):
+                    raise TimeoutError
+            return os.read(self.stdout.fileno(), _READ_BYTES)
+        pieces: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        # After a timeout the child is killed, which ends the thread.
+        descriptor = self.stdout.fileno()
+
+        def read() -> None:
+            pieces.put(os.read(descriptor, _READ_BYTES))
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        try:
+            return pieces.get(timeout=timeout_s)
+        except queue.Empty:
+            raise TimeoutError from None
 
     def kill(self) -> None:
         """Kill the child if this process started it; in any case, close the pipes."""
@@ -87,9 +114,11 @@ class _ChildProcess:
 
 def _error_of_exit(status: int) -> Exception:
     """Return the error for a child that exited before it answered, by its exit status."""
-    if status == -signal.SIGXCPU:
+    # Windows lacks these signals and the limit of CPU time.
+    if status == -getattr(signal, "SIGXCPU", math.inf):
         return TimeoutError()
-    if status in (-signal.SIGKILL, -signal.SIGTERM):
+    sigkill = getattr(signal, "SIGKILL", math.inf)
+    if status in (-sigkill, -signal.SIGTERM):
         return GenerationError("the process was killed from outside")
     return EOFError()
 

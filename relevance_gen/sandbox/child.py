@@ -13,32 +13,48 @@ from __future__ import annotations
 
 import json
 import math
-import resource
 import runpy
 import sys
 import time
 from contextlib import suppress
+
+try:
+    import resource
+except ModuleNotFoundError:  # on Windows, only the time limit of the parent process applies
+    HAS_LIMITS = False
+else:
+    HAS_LIMITS = True
 
 
 def main() -> None:
     """Load the program, and answer requests from standard input until it ends."""
     program, memory_bytes = sys.argv[1], int(sys.argv[2])
     answer = runpy.run_path(program)["answer"]
-    with suppress(ValueError, OSError):  # macOS does not limit the address space
-        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    if HAS_LIMITS:
+        with suppress(ValueError, OSError):  # macOS does not limit the address space
+            resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     _write_line(b"")  # the program is loaded: from now on the parent waits only for an answer
-    hard_limit = resource.getrlimit(resource.RLIMIT_CPU)[1]
     for line in sys.stdin.buffer:
         seconds, n_bytes, text = line.split(b" ", 2)
         content = sys.stdin.buffer.read(int(n_bytes)) if int(n_bytes) >= 0 else None
-        cpu_limit_s = math.ceil(time.process_time() + float(seconds))
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu_limit_s, hard_limit))
+        _limit_cpu_time(float(seconds))
         request = json.loads(text)
         if content is not None:
             request["content"] = content
         _write_line(json.dumps(answer(request)).encode())
         # The CPU time of reading the next request, which may be long, is not limited.
-        resource.setrlimit(resource.RLIMIT_CPU, (hard_limit, hard_limit))
+        _limit_cpu_time(math.inf)
+
+
+def _limit_cpu_time(seconds: float) -> None:
+    """Let the system kill this process after `seconds` of CPU time; infinity is no limit."""
+    if not HAS_LIMITS:
+        return
+    hard_limit = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    soft_limit = hard_limit
+    if seconds != math.inf:
+        soft_limit = math.ceil(time.process_time() + seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (soft_limit, hard_limit))
 
 
 def _write_line(line: bytes) -> None:

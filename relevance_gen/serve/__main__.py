@@ -9,16 +9,21 @@ import sys
 from relevance_gen.errors import to_install
 
 _EXIT_FAILED = 2
+_POSIX_MODULES = {"fcntl", "resource"}
 
 
 def main(arguments: list[str]) -> int:
     """Serve until a signal arrives, and return the exit status.
 
-    If a package of the server is missing, print the command that installs it, and return 2.
+    If a package of the server is missing, print the command that installs it, and return 2; on a
+    system other than Linux and macOS, print that.
     """
     try:
         command = importlib.import_module("relevance_gen.serve.processes.command")
     except ModuleNotFoundError as error:
+        if error.name in _POSIX_MODULES:
+            sys.stderr.write("relevance-gen serve: the server runs on Linux and macOS only\n")
+            return _EXIT_FAILED
         sys.stderr.write(f"relevance-gen serve: {error}; install it with: {to_install('server')}\n")
         return _EXIT_FAILED
     return int(command.main(arguments, os.environ))

@@ -7,7 +7,6 @@ local file system have no limit of their own.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import secrets
 import threading
@@ -23,6 +22,7 @@ from weakref import WeakValueDictionary
 
 from attrs import frozen
 
+from relevance_gen import locks
 from relevance_gen.errors import InvalidRequestError, TimedOutError
 
 T = TypeVar("T")
@@ -149,9 +149,9 @@ class ObjectStore:
         """
         with ExitStack() as stack:
             if self._is_local:
-                lock = stack.enter_context(Path(self._path(_LOCK_FILE)).open("ab"))
+                lock_file = stack.enter_context(Path(self._path(_LOCK_FILE)).open("ab"))
                 with suppress(OSError):  # some shared file systems lack locks
-                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    locks.lock(lock_file.fileno())
             if "s3" in self._protocols:
                 return self._replace_if_match(name, content, before)
             if self.read_state(name) != before:

@@ -8,7 +8,6 @@ removed when space is needed.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import time
@@ -22,7 +21,8 @@ from typing import Final
 from attrs import frozen
 
 from relevance_gen.errors import IndexFormatError, IndexUnavailableError
-from relevance_gen.folders.cache import folder_lock, try_lock
+from relevance_gen.folders.cache import folder_lock
+from relevance_gen.locks import try_lock
 from relevance_gen.shards.manifest import (
     IndexVersion,
     StoredFile,
@@ -153,7 +153,7 @@ def _create_locked(path: Path, n_bytes: int) -> int:
     Returns a descriptor that holds a shared lock on the file until it is closed.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try_lock(descriptor, fcntl.LOCK_SH)
+    try_lock(descriptor, shared=True)
     if os.fstat(descriptor).st_size != n_bytes:
         os.ftruncate(descriptor, n_bytes)
         os.utime(path, ns=(0, _INCOMPLETE_NS))
@@ -190,4 +190,4 @@ def _download(store: ObjectStore, path: Path, file: StoredFile) -> None:
 
 def _is_locked(path: Path) -> bool:
     with path.open("rb") as file:
-        return not try_lock(file.fileno(), fcntl.LOCK_EX)
+        return not try_lock(file.fileno())

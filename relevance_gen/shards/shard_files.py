@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import resource
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +21,13 @@ from relevance_gen.shards.object_store import ObjectStore
 from relevance_gen.shards.shard_cache import ShardCache
 from relevance_gen.text.token_counting import TokenCounter
 from relevance_gen.types import WeightingName
+
+try:
+    import resource
+except ModuleNotFoundError:  # on Windows, where the limit is no resource limit
+    HAS_LIMITS = False
+else:
+    HAS_LIMITS = True
 
 _FILES_PER_SHARD: Final = 2
 """Files that this process opens for each shard: a locked file and a memory-mapped file."""
@@ -229,6 +235,8 @@ def _statistics_of(store: ObjectStore, shard: ShardRecord) -> Statistics:
 
 def check_open_files(n_shards: int) -> None:
     """Raise an `IndexUnavailableError` if the limit on open files is too low for `n_shards`."""
+    if not HAS_LIMITS:
+        return
     soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft_limit == resource.RLIM_INFINITY:
         return

@@ -7,7 +7,6 @@ unused.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import shutil
@@ -15,6 +14,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
+
+from relevance_gen import locks
 
 _PARENT: Final = "relevance_gen_cluster_{uid}"
 
@@ -54,7 +55,7 @@ def hold(folder: Path) -> BinaryIO:
     path = _lock_path(folder)
     while True:
         file = path.open("ab")
-        fcntl.flock(file, fcntl.LOCK_SH)
+        locks.lock(file.fileno(), shared=True)
         # Another process may have deleted the file before it was locked.
         locked_inode = os.fstat(file.fileno()).st_ino
         if path.exists() and path.stat().st_ino == locked_inode:
@@ -65,9 +66,9 @@ def hold(folder: Path) -> BinaryIO:
 def _remove_unused(parent: Path) -> None:
     for lock in parent.glob("*.lock"):
         with suppress(OSError), lock.open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
-            lock.unlink()
+            if locks.try_lock(file.fileno()):
+                shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+                lock.unlink()
 
 
 def _lock_path(folder: Path) -> Path:
