@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -40,6 +41,8 @@ DERIVED_BYTES_PER_TERM: Final = 26
 number of chunks of a sample that have the term, and whether it can be inflected."""
 _BATCH_TERMS: Final = 1 << 13
 """Number of terms that are decoded at once, which bounds the memory for large lexicons."""
+_COMPARED_TERMS: Final = 1 << 14
+"""Number of terms that are compared with a word at once, likewise."""
 _NGRAM_LETTERS: Final = 4
 _LINE_END: Final = ord("\n")
 _MULTIPLIERS: Final = np.array(
@@ -163,8 +166,10 @@ class Lexicon:
         term_id: int,
         prefix: bytes,
         word: bytes,
-    ) -> PrefixMatches:
-        """Return the terms in the prefix bucket of an id that start with `prefix` and can be inflected.
+    ) -> Iterator[PrefixMatches]:
+        """Yield the terms in the prefix bucket of an id that start with `prefix` and can be inflected.
+
+        They are yielded batch by batch, which bounds the memory.
 
         Args:
             term_id: id of the term that has the prefix.
@@ -173,22 +178,24 @@ class Lexicon:
         """
         bucket = term_id >> 56
         low, high = self._bucket_bounds[bucket], self._bucket_bounds[bucket + 1]
-        term_ords: Offsets = self.can_inflect[low:high].nonzero()[0] + low
-        first = self.spelling_first[term_ords]
-        # A spelling shorter than the prefix differs at its line end.
-        for offset, byte in enumerate(prefix):
-            is_equal = self.spelling.take(first + offset) == byte
-            if not is_equal.all():
-                term_ords = term_ords[is_equal]
-                first = first[is_equal]
         n_bytes = len(prefix)
-        n_shared_bytes = self._count_shared(first + n_bytes, word[n_bytes:], step=1)
-        n_shared_bytes += n_bytes
         # letters_in[n]: number of complete letters in the first n bytes of the word. A byte
         # 10xxxxxx continues a letter.
         ends_letter = [(byte & 0xC0) != 0x80 for byte in word[1:]]
         letters_in = np.cumsum([0, *ends_letter, True])
-        return PrefixMatches(term_ords, letters_in[n_shared_bytes], self.n_letters[term_ords])
+        for batch in arrays.batch_slices(high - low, _COMPARED_TERMS):
+            can_inflect = self.can_inflect[low:high][batch]
+            term_ords: Offsets = can_inflect.nonzero()[0] + low + batch.start
+            first = self.spelling_first[term_ords]
+            # A spelling shorter than the prefix differs at its line end.
+            for offset, byte in enumerate(prefix):
+                is_equal = self.spelling.take(first + offset) == byte
+                if not is_equal.all():
+                    term_ords = term_ords[is_equal]
+                    first = first[is_equal]
+            n_shared_bytes = self._count_shared(first + n_bytes, word[n_bytes:], step=1)
+            n_shared_bytes += n_bytes
+            yield PrefixMatches(term_ords, letters_in[n_shared_bytes], self.n_letters[term_ords])
 
     def _count_shared(
         self,
@@ -219,8 +226,15 @@ class Lexicon:
         They can be inflected, begin with the word's first letter, and differ from the word by at
         most one insertion, deletion, substitution or transposition of adjacent letters.
         """
-        is_candidate = self.can_inflect & (np.abs(self.n_letters - len(word)) <= 1)
-        term_ords: Offsets = is_candidate.nonzero()[0]
+        batches = arrays.batch_slices(self.size, _COMPARED_TERMS)
+        matches = [self._fuzzy_matches_in(batch, word) for batch in batches]
+        return arrays.concat(matches, np.int64)
+
+    def _fuzzy_matches_in(self, batch: slice, word: str) -> Offsets:
+        """Return the ordinals in a slice of all ordinals that `fuzzy_matches` returns."""
+        is_candidate = self.can_inflect[batch]
+        is_candidate = is_candidate & (np.abs(self.n_letters[batch] - len(word)) <= 1)
+        term_ords: Offsets = is_candidate.nonzero()[0] + batch.start
         letters = word.encode()
         first = self.spelling_first[term_ords]
         has_first_byte = self.spelling[first] == letters[0]
@@ -234,8 +248,8 @@ class Lexicon:
         letter_bytes = max(len(letter.encode()) for letter in word)
         term_ords = term_ords[n_shared >= len(letters) - 2 * letter_bytes]
         codes = np.frombuffer(word.encode("utf-32-le"), "<u4")
-        batches = (term_ords[part] for part in arrays.batch_slices(term_ords.size, _BATCH_TERMS))
-        matches = (batch[self._is_one_edit_away(batch, codes)] for batch in batches)
+        parts = (term_ords[part] for part in arrays.batch_slices(term_ords.size, _BATCH_TERMS))
+        matches = (part[self._is_one_edit_away(part, codes)] for part in parts)
         return arrays.concat(matches, np.int64)
 
     def _is_one_edit_away(
@@ -272,22 +286,32 @@ class Lexicon:
     @functools.cached_property
     def n_letters(self) -> Offsets:
         """Number of letters of each term, shape (V,)."""
-        starts_letter = (self.spelling & 0xC0) != 0x80  # other bytes continue a character
-        # The line end of each spelling counts as a letter.
-        first = self.spelling_first[:-1]
-        return np.add.reduceat(starts_letter, first, dtype=np.int64) - 1
+        n_letters = np.empty(self.size, np.int64)
+        for batch in arrays.batch_slices(self.size, _COMPARED_TERMS):
+            bounds = self.spelling_first[batch.start : batch.stop + 1]
+            spelling = self.spelling[bounds[0] : bounds[-1]]
+            first = bounds[:-1] - bounds[0]
+            starts_letter = (spelling & 0xC0) != 0x80  # other bytes continue a character
+            # The line end of each spelling counts as a letter.
+            n_letters[batch] = np.add.reduceat(starts_letter, first, dtype=np.int64) - 1
+        return n_letters
 
     @functools.cached_property
     def can_inflect(self) -> Flags:
         """Whether each term can be inflected, as `relevance_gen.text.stems.can_inflect` defines it, shape (V,)."""
-        first = self.spelling_first[:-1]
-        is_letter = (self.spelling - np.uint8(ord("0"))) > 9
-        is_letter &= self.spelling != ord("_")
-        can_inflect = np.logical_and.reduceat(is_letter, first)
-        lead = self.spelling[first]
-        can_inflect &= (lead < FIRST_NGRAM_LEAD) | (lead > TRIPLE_LEAD)
-        can_inflect &= self.n_letters >= MIN_LETTERS
-        can_inflect &= np.diff(self.spelling_first) <= MAX_SPELLING_BYTES
+        can_inflect = np.empty(self.size, bool)
+        for batch in arrays.batch_slices(self.size, _COMPARED_TERMS):
+            bounds = self.spelling_first[batch.start : batch.stop + 1]
+            spelling = self.spelling[bounds[0] : bounds[-1]]
+            first = bounds[:-1] - bounds[0]
+            is_letter = (spelling - np.uint8(ord("0"))) > 9
+            is_letter &= spelling != ord("_")
+            flags = np.logical_and.reduceat(is_letter, first)
+            lead = spelling[first]
+            flags &= (lead < FIRST_NGRAM_LEAD) | (lead > TRIPLE_LEAD)
+            flags &= self.n_letters[batch] >= MIN_LETTERS
+            flags &= np.diff(bounds) <= MAX_SPELLING_BYTES
+            can_inflect[batch] = flags
         return can_inflect
 
     # ── Prefixes and n-grams ──────────────────────────────────────────────────────────────────────

@@ -160,6 +160,7 @@ class OneShotSegments(LocalSegments):
     def match_terms(self, request: MatchRequest) -> MatchResponse:
         """Index all terms if a word is misspelled: the correct word can begin with other letters."""
         if request.misspelled and not self._has_all_terms:
+            super().__init__((), self.weighting)  # free the incomplete index first
             super().__init__([self._build_segment()], self.weighting)
             self._has_all_terms = True
         return super().match_terms(request)

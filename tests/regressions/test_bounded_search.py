@@ -127,3 +127,30 @@ def test_search_of_many_words_has_linear_memory(name: str) -> None:
     assert peak_bytes(lambda: search(query, [text])) <= 12 * len((query + text).encode()) + (
         24 << 20
     )
+
+
+def many_similar_words(beginning: str, letters: str, n_words: int) -> list[str]:
+    """Return distinct words that all have one beginning."""
+    endings = itertools.islice(itertools.product(letters, repeat=6), 0, None, 7)
+    return [beginning + "".join(ending) for ending in itertools.islice(endings, n_words)]
+
+
+LATIN = many_similar_words("inter", "abcdefghijklm", 300_000)
+CYRILLIC = many_similar_words("столица", "абвгдежзий", 100_000)
+SIMILAR_WORDS = {
+    "words of the chunks": (LATIN, LATIN[:64], 4 << 20),
+    "misspelled words": (LATIN, [f"{word[:6]}z{word[7:]}" for word in LATIN[:64]], 4 << 20),
+    "words in another alphabet": (CYRILLIC, CYRILLIC[:64], 24 << 20),
+}
+"""Words of the chunks, words of the query, and bytes that do not depend on the number of words."""
+
+
+@pytest.mark.parametrize("name", SIMILAR_WORDS)
+def test_search_of_similar_words_has_linear_memory(name: str) -> None:
+    """A search of words with one beginning takes at most twelve times its bytes, and few more."""
+    words, asked, flat_bytes = SIMILAR_WORDS[name]
+    query = " ".join(asked)
+    texts = [" ".join(words[start::20]) for start in range(20)]
+    n_bytes = len(" ".join([query, *texts]).encode())
+    search(query, [texts[0][:1000]])  # data that is loaded once is not counted
+    assert peak_bytes(lambda: search(query, texts)) <= 12 * n_bytes + flat_bytes

@@ -173,7 +173,10 @@ def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix:
     # One inflection too many is sufficient to detect a crowded word; more would only use memory.
     term_ords = term_ords[: MAX_FORMS + 1]
     ids = postings.lexicon.ids.take(term_ords)
-    return Match.in_full(ids) if weight is None else Match(ids, weight[: MAX_FORMS + 1])
+    if weight is None:
+        return Match.in_full(ids)
+    # A copy, because a slice keeps the weights of all similar words in memory.
+    return Match(ids, weight[: MAX_FORMS + 1].copy())
 
 
 def match_among(postings: Postings, match: Match) -> Match:
@@ -230,11 +233,14 @@ def _find_by_prefix(postings: Postings, term_id: int, word: str) -> Inflections:
     """Return the terms that have a prefix in common with a word, and the weight of each."""
     lexicon = postings.lexicon
     n_required = max(MIN_LETTERS, math.ceil(len(word) * _MIN_SIMILARITY))
-    found = lexicon.find_by_prefix(term_id, word[:n_required].encode(), word.encode())
-    term_ords, n_shared = found.term_ords, found.n_shared
-    weight = n_shared / np.maximum(found.n_letters, len(word))
-    is_similar = (n_shared >= _MIN_PREFIX) & (weight >= _MIN_SIMILARITY)
-    if "\u0370" <= word[0] < "\u1e00":  # neither Latin nor Vietnamese with tone marks
-        is_similar |= (n_shared == MIN_LETTERS) & (weight >= _MIN_SHORT_SIMILARITY)
-    is_similar &= lexicon.prefix_ords[term_ords] != 0  # no stop words
-    return Inflections(term_ords[is_similar], weight[is_similar])
+    term_ords, weights = [], []
+    prefix = word[:n_required].encode()
+    for batch in lexicon.find_by_prefix(term_id, prefix, word.encode()):
+        weight = batch.n_shared / np.maximum(batch.n_letters, len(word))
+        is_similar = (batch.n_shared >= _MIN_PREFIX) & (weight >= _MIN_SIMILARITY)
+        if "\u0370" <= word[0] < "\u1e00":  # neither Latin nor Vietnamese with tone marks
+            is_similar |= (batch.n_shared == MIN_LETTERS) & (weight >= _MIN_SHORT_SIMILARITY)
+        is_similar &= lexicon.prefix_ords[batch.term_ords] != 0  # no stop words
+        term_ords.append(batch.term_ords[is_similar])
+        weights.append(weight[is_similar])
+    return Inflections(concat(term_ords, np.int64), concat(weights, np.float64))
