@@ -48,7 +48,7 @@ class LruCache(Generic[Value]):
         return key in self._entries
 
     def items(self) -> list[tuple[Hashable, Value]]:
-        """Return all keys and values, the least recently used first, without marking them as used."""
+        """Return all keys and values, least recently used first, without marking their use."""
         with self._lock:
             return [(key, value) for key, (value, _) in self._entries.items()]
 

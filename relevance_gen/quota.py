@@ -1,4 +1,4 @@
-"""Limits on a resource: how much all clients may hold together, and how much one client may hold."""
+"""Limits on a resource: how much all clients together, and one client, may hold."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ class Quota:
     def acquire(
         self, amount: float = 1, client: Hashable = None, *, timeout_s: float = 0.0
     ) -> bool:
-        """Acquire `amount`, waiting in this thread for at most `timeout_s`; return whether it worked."""
+        """Acquire `amount`, waiting in this thread for at most `timeout_s`.
+
+        Return whether it worked.
+        """
         with self._changed:
             has_capacity = self._changed.wait_for(
                 lambda: self.has_capacity(amount, client), timeout_s

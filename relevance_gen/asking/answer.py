@@ -103,7 +103,7 @@ class Answer(PydanticSerializable):
 
     @cached_property
     def citations(self) -> tuple[CitedSentence, ...]:
-        """The sentences of the text that have words, each with the spans that support it; see `cite`.
+        """The sentences of the text that have words, each with its supporting spans; see `cite`.
 
         The ``source`` of a span is an index into `sources`, and its positions refer to
         ``result.chunk_txt``. Without a generation the tuple is empty.

@@ -33,7 +33,10 @@ from relevance_gen.types import (
 
 
 class AskOptions(SearchOptions, RequestFields, total=False):
-    """Types of the options of `ask`, for type checkers: options of a search, and fields of a generation request."""
+    """Types of the options of `ask`, for type checkers.
+
+    They are the options of a search and the fields of a generation request.
+    """
 
 
 SearchableChunks: TypeAlias = BaseIndex | Iterable[str | Metadata | Chunk]

@@ -84,9 +84,14 @@ def compress(
     Raises:
         InvalidRequestError: an argument is not allowed; the error names it.
 
-    >>> kept = compress("Who purrs?", ["It rained. Cats purr. Dogs bark.", "Tea is hot."], max_tokens=5)
-    >>> kept.text, [(one.original_index, one.start, one.end, one.num_omitted_before) for one in kept]
-    ('Cats purr.', [(0, 11, 21, 1)])
+    >>> chunks = ["It rained. Cats purr. Dogs bark.", "Tea is hot."]
+    >>> compressed = compress("Who purrs?", chunks, max_tokens=5)
+    >>> compressed.text
+    'Cats purr.'
+    >>> [(sentence.original_index, sentence.start, sentence.end) for sentence in compressed]
+    [(0, 11, 21)]
+    >>> compressed[0].num_omitted_before
+    1
     """
     question = checks.to_python_scalar(question)
     checks.not_blank.check("question", question)

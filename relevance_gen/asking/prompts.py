@@ -28,7 +28,7 @@ def follows_instructions(model: ChatFormat) -> bool:
 def chat_message(
     question: str, sources: Sequence[Source], instructions: str = INSTRUCTIONS
 ) -> dict[str, str]:
-    """Return the message to a chat model, which has the role user, as some templates know no other."""
+    """Return the message to a chat model, with the role user: some templates have no other."""
     numbered = [f"[{number}] {source.text.strip()}" for number, source in enumerate(sources, 1)]
     return {
         "role": "user",

@@ -75,7 +75,7 @@ def sentences_of(sources: Sequence[Source]) -> list[str]:
 
 
 def _around_passage(source: Source) -> list[Source]:
-    """Return the sentences of the passage, then parts that are longer by one sentence at each end."""
+    """Return the sentences of the passage, then parts with one more sentence at each end."""
     result = source.result
     passage = result.passage
     if passage is None:

@@ -1,4 +1,4 @@
-"""Search and generation on several machines: `ClusterIndex` and `ClusterRunner`, on a cluster of Ray.
+"""Search and generation on several machines: `ClusterIndex` and `ClusterRunner` on a Ray cluster.
 
 This is the only package that imports `ray`, which the extra ``cluster`` installs. Ray is imported
 when one of these classes is used.

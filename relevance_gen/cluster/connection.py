@@ -77,7 +77,7 @@ def _join(address: str | None) -> None:
 
 
 def _last_cluster() -> str | None:
-    """Return the address of the cluster that was started or joined last on this machine, if it answers."""
+    """Return the address of this machine's last started or joined cluster, if it answers."""
     folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
     try:
         address = Path(folder, "ray", "ray_current_cluster").read_text().strip()

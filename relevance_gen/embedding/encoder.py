@@ -31,7 +31,10 @@ see docs/measurements.md."""
 
 
 class Prefixes(NamedTuple):
-    """The prefixes of queries and passages with which a model was trained; without them it ranks worse."""
+    """The prefixes of queries and passages with which a model was trained.
+
+    Without them it ranks worse.
+    """
 
     query: str = ""
     passage: str = ""
@@ -54,7 +57,7 @@ _KNOWN_PREFIXES: Final = (
 
 
 class Encoder(SharedModel["Embedder"]):
-    """A GGUF embedding model that computes vectors of texts, in a separate thread that many callers share.
+    """A GGUF embedding model that computes vectors of texts, in a thread shared by many callers.
 
     Texts with similar meaning have vectors with a dot product, which is the cosine, near 1. A
     vector is bit-identical regardless of the other texts and the number of threads, for the same
@@ -127,7 +130,7 @@ class Encoder(SharedModel["Embedder"]):
         kind: Kind | None = None,
         progress: Progress | bool | None = None,
     ) -> Vectors:
-        """Return the vectors of texts, each of length 1, float32 of shape (n, n_dims), in the order of the texts.
+        """Return the vectors of texts in their order, float32 of shape (n, n_dims), of length 1.
 
         Args:
             texts: strings, in any iterable.
@@ -147,7 +150,9 @@ class Encoder(SharedModel["Embedder"]):
         *,
         kind: Kind | None = None,
     ) -> Future[Embeddings]:
-        """Return a future of the vectors and token counts without waiting; cancelling it drops the remaining texts.
+        """Return a future of the vectors and token counts without waiting.
+
+        Cancelling it drops the remaining texts.
 
         Raises:
             InvalidRequestError: an argument is invalid; the error names it.
@@ -185,7 +190,10 @@ class Encoder(SharedModel["Embedder"]):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A hash of everything that passage vectors depend on: the model's file, the prefix and the token limits."""
+        """A hash of everything that passage vectors depend on.
+
+        These are the model's file, the prefix and the token limits.
+        """
         return self._fingerprint(self.n_ctx, self.passage_prefix, self.passage_tokens)
 
     def __repr__(self) -> str:

@@ -25,7 +25,10 @@ Outcome = TypeVar("Outcome")
 
 
 class Embeddings(NamedTuple):
-    """The vectors of texts, float32 of shape (n, n_dims), and the number of tokens read of each, shape (n,)."""
+    """The vectors of texts, float32 of shape (n, n_dims).
+
+    In addition the number of tokens read of each text, shape (n,).
+    """
 
     vectors: Vectors
     n_tokens: NDArray[np.int64]
@@ -33,7 +36,9 @@ class Embeddings(NamedTuple):
 
 @define(eq=False)
 class Job(Generic[Outcome]):
-    """Texts to process, and the future of their result. Cancelling the future drops the job before its next step.
+    """Texts to process, and the future of their result.
+
+    Cancelling the future drops the job before its next step.
 
     Attributes:
         texts: the texts.
@@ -91,7 +96,10 @@ class Jobs:
 
     @property
     def forked(self) -> bool:
-        """Whether this process was forked after the queue was created; it then lacks the thread that serves jobs."""
+        """Whether this process was forked after the queue was created.
+
+        It then lacks the thread that serves jobs.
+        """
         return self._pid != os.getpid()
 
     def check_here(self) -> None:
@@ -135,7 +143,10 @@ class Jobs:
             job.settle(self.closed)
 
     def close(self, error: BaseException) -> BaseException:
-        """Accept no more jobs, and fail all waiting jobs; return the reason, which is that of the first call."""
+        """Accept no more jobs, and fail all waiting jobs.
+
+        Return the reason, which is that of the first call.
+        """
         with self._changed:
             self.closed = error = self.closed or error
             failed = list(self._waiting)

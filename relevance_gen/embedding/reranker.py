@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Scores(NamedTuple):
-    """The scores of texts for a query, float32 of shape (n,), and the tokens read for each, shape (n,)."""
+    """The scores of texts for a query, float32 of shape (n,), and the tokens read for each."""
 
     scores: NDArray[np.float32]
     n_tokens: NDArray[np.int64]
 
 
 class Reranker(SharedModel["CrossEncoder"]):
-    """A GGUF reranker that scores a query and a text together, in a separate thread that many callers share.
+    """A GGUF reranker that scores query and text together, in a thread shared by many callers.
 
     A score is bit-identical regardless of the other texts and the number of threads, for the same
     build of llama.cpp on the same kind of processor. A file with which llama.cpp would compute
@@ -94,7 +94,7 @@ class Reranker(SharedModel["CrossEncoder"]):
         raw: bool = False,
         progress: Progress | bool | None = None,
     ) -> NDArray[np.float32]:
-        """Return how well each text answers a query, float32 of shape (n,), in the order of the texts.
+        """Return how well each text answers a query: float32 of shape (n,), in the order of texts.
 
         Args:
             query: any string.
@@ -115,7 +115,9 @@ class Reranker(SharedModel["CrossEncoder"]):
         *,
         raw: bool = False,
     ) -> Future[Scores]:
-        """Return a future of the scores and token counts without waiting; cancelling it drops the remaining texts.
+        """Return a future of the scores and token counts without waiting.
+
+        Cancelling it drops the remaining texts.
 
         Raises:
             InvalidRequestError: an argument is invalid; the error names it.
@@ -125,7 +127,7 @@ class Reranker(SharedModel["CrossEncoder"]):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A hash of everything that a score depends on: the model's file, `n_ctx` and the prompt."""
+        """A hash of all that a score depends on: the model's file, `n_ctx` and the prompt."""
         return self._fingerprint(self.n_ctx, self._prompt)
 
     def __repr__(self) -> str:

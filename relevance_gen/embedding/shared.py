@@ -35,7 +35,10 @@ class SharedModel(Generic[Model]):
         jobs: Jobs,
         **own: Any,
     ) -> None:
-        """Load `model` in the thread; `own` are the arguments of the subclass that are not in `options`."""
+        """Load `model` in the thread.
+
+        `own` are the arguments of the subclass that are not in `options`.
+        """
         model_source.check("model", model)
         self._reopen = functools.partial(
             type(self),
@@ -61,7 +64,10 @@ class SharedModel(Generic[Model]):
             raise
 
     def _loaded(self) -> Model:
-        """Return the model, whose attributes any thread may read; raise the reason if loading failed."""
+        """Return the model, whose attributes any thread may read.
+
+        Raise the reason if loading failed.
+        """
         if self._thread.model is None:
             closed = ModelLoadError(
                 f"the {self._jobs.owner} was closed before its model was loaded"
@@ -78,7 +84,10 @@ class SharedModel(Generic[Model]):
         return job
 
     def _finish(self, job: Job[Outcome], progress: Progress | bool | None) -> Outcome:
-        """Run a job and return its outcome; call `progress` in this thread with the finished and all texts."""
+        """Run a job and return its outcome.
+
+        Call `progress` in this thread with the finished and all texts.
+        """
         with reporting(progress, "texts") as report:
             self._put(job)
             try:
@@ -90,7 +99,8 @@ class SharedModel(Generic[Model]):
                     report(len(job.texts), len(job.texts))
                 return outcome
             finally:
-                job.future.cancel()  # after a KeyboardInterrupt the caller discards the remaining results
+                # After a KeyboardInterrupt the caller discards the remaining results.
+                job.future.cancel()
 
     def _fingerprint(self, *settings: object) -> str:
         """Return a hexadecimal SHA-256 digest of the model's file and of `settings`."""
@@ -135,7 +145,10 @@ class SharedModel(Generic[Model]):
 
 
 class _Thread(ModelThread, Generic[Model]):
-    """The thread of a shared model; only this thread may compute with `model`, which is None until it is loaded."""
+    """The thread of a shared model.
+
+    Only this thread may compute with `model`, which is None until it is loaded.
+    """
 
     def __init__(self, jobs: Jobs, load: Load[Model]) -> None:
         super().__init__(jobs.owner)
@@ -166,7 +179,10 @@ class _Thread(ModelThread, Generic[Model]):
 
 
 def checked_texts(texts: Iterable[str]) -> list[str]:
-    """Return texts as a list; raise `InvalidRequestError` if they are not strings in an iterable."""
+    """Return texts as a list.
+
+    Raise `InvalidRequestError` if they are not strings in an iterable.
+    """
     texts = as_list(texts)
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         raise InvalidRequestError.must_be(

@@ -53,7 +53,9 @@ def chat(
     runner: Runner | None = None,
     **options: Unpack[ChatOptions],
 ) -> GenerationResponse:
-    """Generate the next turn of a conversation: ``chat([{"role": "user", "content": "Hello!"}], max_tokens=100)``.
+    """Generate the next turn of a conversation.
+
+    For example ``chat([{"role": "user", "content": "Hello!"}], max_tokens=100)``.
 
     Args:
         messages: objects with ``role`` and ``content``, and other fields that the model's template
@@ -77,7 +79,10 @@ def chat(
 
 
 def refuse_fields_of_runner(names: Iterable[str]) -> None:
-    """Raise an `InvalidRequestError` with a remedy if an argument of `Runner` is among the fields of a request."""
+    """Raise `InvalidRequestError` if a field of a request is an argument of `Runner`.
+
+    The error has a remedy.
+    """
     for name in names:
         if name in _RUNNER_ARGUMENTS:
             raise InvalidRequestError(
@@ -102,7 +107,10 @@ def runner_or_default(runner: Runner | None) -> Runner:
 
 
 def default_runner() -> Runner:
-    """Return the default runner of this process, after creating it if there is none or if it was closed or has failed."""
+    """Return the default runner of this process.
+
+    It is created if there is none, or if the last one was closed or has failed.
+    """
     global _default_runner
     with _lock:
         if _default_runner is None or _default_runner.closed:

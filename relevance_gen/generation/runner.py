@@ -1,4 +1,4 @@
-"""A runner: accepts requests from any thread, returns futures and streams, and generates in worker threads.
+"""A runner: accepts requests from any thread, returns futures and streams, generates in threads.
 
 The module is long because it documents every method of one public class; the methods delegate to
 other modules.
@@ -76,7 +76,9 @@ class ChatOptions(RequestFields, total=False):
 
 @shows_options
 class Runner:
-    """A model that generates for many callers at once, in one thread, or in one thread per device. Thread-safe.
+    """A model that generates for many callers at once, in one thread, or in one thread per device.
+
+    Thread-safe.
 
     Args:
         model: a GGUF file; with the extra ``hub`` also a repository of the Hugging Face hub,
@@ -283,7 +285,7 @@ class Runner:
         chat_template: str | None = None,
         client: str | None = None,
     ) -> RenderedChat:
-        """Render a conversation to the request that continues it, and the format of the model's turns.
+        """Render a conversation to its next request, and the format of the model's turns.
 
         Pass the format to `submit` in a context with ``is_chat`` and this ``output_format``.
 
@@ -340,7 +342,9 @@ class Runner:
 
     @property
     def chat_format(self) -> ChatFormat:
-        """Properties of the model that are needed to render a conversation. Waits until the model is loaded.
+        """Properties of the model that are needed to render a conversation.
+
+        Waits until the model is loaded.
 
         Raises:
             ModelLoadError: the model cannot be loaded.
@@ -365,7 +369,10 @@ class Runner:
 
     @property
     def error(self) -> BaseException | None:
-        """The error that all workers failed with; ``None`` while a worker runs or loads, and after `close`."""
+        """The error that all workers failed with.
+
+        ``None`` while a worker runs or loads, and after `close`.
+        """
         errors = [worker.error for worker in self._workers]
         return None if None in errors else errors[0]
 
@@ -383,7 +390,7 @@ class Runner:
             raise self.error
 
     def stats(self) -> Stats:
-        """Return the number of samples without a token, and the number of workers that are ready."""
+        """Return the number of samples without a token and the number of ready workers."""
         if self._queue.forked:
             return Stats(0, 0)
         n_ready = sum(worker.state is ThreadState.READY for worker in self._workers)
@@ -435,7 +442,10 @@ class Runner:
             worker.stop()
 
     def _join(self, timeout_s: float | None) -> bool:
-        """Wait for the threads of all workers except the calling thread; return whether they have ended."""
+        """Wait for the threads of all workers except the calling thread.
+
+        Return whether they have ended.
+        """
         deadline = _Deadline(timeout_s)
         return self._is_worker_thread() or all(
             worker.join(deadline.remaining_s()) for worker in self._workers
@@ -450,7 +460,10 @@ def load_model(
     options: ModelOptions,
     on_progress: Callable[[float], bool],
 ) -> AbstractContextManager[LanguageModel]:
-    """Load a model with the given options; a partial application with model and options is a `Load`."""
+    """Load a model with the given options.
+
+    A partial application with model and options is a `Load`.
+    """
     # Imported late because this loads llama.cpp.
     from relevance_gen.llama.decoder import Decoder
 
@@ -458,7 +471,10 @@ def load_model(
 
 
 class _Deadline:
-    """The time `timeout_s` seconds after the creation of this object; ``None`` disables the limit."""
+    """The time `timeout_s` seconds after the creation of this object.
+
+    ``None`` disables the limit.
+    """
 
     def __init__(self, timeout_s: float | None) -> None:
         self._end_s = None if timeout_s is None else time.monotonic() + timeout_s

@@ -17,10 +17,16 @@ from relevance_gen.llama.model_thread import Load, ModelThread, ThreadState
 
 
 class RequestSource(Protocol):
-    """Source of a worker's requests and receiver of its events; see `relevance_gen.generation.queue.request_queue.RequestQueue`."""
+    """Source of a worker's requests and receiver of its events.
+
+    See `relevance_gen.generation.queue.request_queue.RequestQueue`.
+    """
 
     def register(self, on_cancel: Callable[[int], None]) -> int:
-        """Add a worker, whose `on_cancel` is called with ids of requests to drop; return the worker's id."""
+        """Add a worker, whose `on_cancel` is called with ids of requests to drop.
+
+        Return the worker's id.
+        """
 
     def take(
         self, worker_id: int, capacity: Capacity, timeout_s: float | None = None
@@ -98,7 +104,10 @@ class Worker(ModelThread):
                 engine.clear()
 
     def _take_requests(self, engine: Engine) -> bool:
-        """Pass new and cancelled requests to the engine, waiting while it is idle; return whether to continue."""
+        """Pass new and cancelled requests to the engine, waiting while it is idle.
+
+        Return whether to continue.
+        """
         if self.state is not ThreadState.READY:
             return False
         timeout_s = None if engine.idle else 0

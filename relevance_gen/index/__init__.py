@@ -1,1 +1,1 @@
-"""Index chunks: segments, their postings and lexicons, how they are built, merged, saved and loaded."""
+"""Index chunks: segments with postings and lexicons; how to build, merge, save and load them."""

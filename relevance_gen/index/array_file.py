@@ -6,7 +6,8 @@ The file, all numbers little-endian::
     4 bytes   format version
     4 bytes   CRC-32 of everything that follows
     8 bytes   length of the header
-    header    JSON: settings, and for each array its name, type, shape and offset from the header's end
+    header    JSON: settings, and for each array its name, type, shape,
+              and offset from the header's end
     arrays    in the header's order, each at the next multiple of 64 bytes
 
 The file has only numbers and JSON, no code.
@@ -121,7 +122,10 @@ def write(
     settings: Mapping[str, Any],
     arrays: Mapping[str, Array],
 ) -> Writer:
-    """Write the arrays that `types` names, and return the `Writer`, not yet sealed; arguments as for `Writer`."""
+    """Write the arrays that `types` names, and return the `Writer`, not yet sealed.
+
+    The arguments are those of `Writer`.
+    """
     sizes = {name: arrays[name].size for name in types}
     writer = Writer(file, types, settings, sizes)
     for name in types:

@@ -36,7 +36,10 @@ def _are_ends(array: Array, size: int) -> bool:
 
 
 def _are_ends_of_any(array: Array, size: int) -> bool:
-    """Return whether an array never descends and ends at `size`: ends of items that may be empty."""
+    """Return whether an array never descends and ends at `size`.
+
+    Its values are the ends of items that may be empty.
+    """
     bounds = np.concatenate(([0], array))
     is_ordered = bounds[1:] >= bounds[:-1]
     return int(bounds[-1]) == size and bool(is_ordered.all())

@@ -1,4 +1,7 @@
-"""Build a segment from chunks, block by block, and merge segments, so that a growing index has few of them."""
+"""Build a segment from chunks, block by block, and merge segments.
+
+Merging keeps the number of segments of a growing index low.
+"""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Chunks:
         return self.metadata.get(chunk_ord, {})
 
     def without_blank(self) -> tuple[Chunks, Offsets]:
-        """Return the n chunks that have a text, and the position of each among all chunks, shape (n,)."""
+        """Return the n chunks with a text, and the position of each in all chunks, shape (n,)."""
         if all(self.texts):
             return self, np.arange(len(self.texts))
         positions = [position for position, text in enumerate(self.texts) if text]

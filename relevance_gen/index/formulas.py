@@ -1,4 +1,7 @@
-"""Formulas that several parts of a score use: term frequency, inverse document frequency and length normalization."""
+"""Formulas that several parts of a score use.
+
+These are term frequency, inverse document frequency and length normalization.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _KNEE: Final = 1.0 - 5e-7
 
 
 def saturate(tf: npt.NDArray[Any]) -> Floats:
-    """Return ``tf / (tf + 1.6)``, in [0, 1): the second occurrence of a term weighs less than the first."""
+    """Return ``tf / (tf + 1.6)``, in [0, 1): a second occurrence weighs less than the first."""
     try:
         return _SATURATED.take(tf)
     except (IndexError, TypeError):  # a count beyond the table, or a float
@@ -66,7 +69,7 @@ def pivot(norms: Floats, mean_norm: float) -> Floats:
 
 
 def soft_clip_to_one(ratios: Floats) -> Floats:
-    """Map ratios into [0, 1) monotonically: the identity up to the knee at 1 − 5·10⁻⁷, compressed above it.
+    """Map ratios into [0, 1) monotonically: the identity up to 1 − 5·10⁻⁷, compressed above.
 
         s(r) = r                                  for r ≤ knee
         s(r) = 1 − (1 − knee) / (1 + r − knee)    for r > knee

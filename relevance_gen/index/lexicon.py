@@ -1,7 +1,8 @@
-"""Hold the distinct terms of the given chunks, and values that queries derive from them: stems, prefixes and n-grams.
+"""Hold the distinct terms of the given chunks, and values that queries derive from them.
 
-Derived values are computed when they are first read, for all terms or for all terms of one prefix
-bucket at once: a query compares many terms, and an index answers many queries.
+The derived values are stems, prefixes and n-grams. Derived values are computed when they are first
+read, for all terms or for all terms of one prefix bucket at once: a query compares many terms, and
+an index answers many queries.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ class Lexicon:
         ids: ids of the terms, ascending, shape (V,).
         spelling: spellings in folded UTF-8, each followed by a line end; at most the first
             `MAX_SPELLING_BYTES` bytes of a term.
-        spelling_first: offset of each spelling in `spelling`, and the size of `spelling`, shape (V +
-            1,).
+        spelling_first: offset of each spelling in `spelling`, and the size of `spelling`, of
+            shape (V + 1,).
     """
 
     ids: Ids
@@ -83,7 +84,7 @@ class Lexicon:
     _stems: dict[int, Offsets] = field(init=False, factory=dict, repr=False)
 
     def __reduce__(self) -> tuple[type[Lexicon], tuple[Ids, Bytes, Offsets]]:
-        """Pickle without the cached stems: they are compared by `hash`, which differs between processes."""
+        """Pickle without the cached stems, because their `hash` differs between processes."""
         return Lexicon, (self.ids, self.spelling, self.spelling_first)
 
     @property
@@ -167,7 +168,7 @@ class Lexicon:
         prefix: bytes,
         word: bytes,
     ) -> Iterator[PrefixMatches]:
-        """Yield the terms in the prefix bucket of an id that start with `prefix` and can be inflected.
+        """Yield the terms in an id's prefix bucket that start with `prefix` and can be inflected.
 
         They are yielded batch by batch, which bounds the memory.
 
@@ -298,7 +299,10 @@ class Lexicon:
 
     @functools.cached_property
     def can_inflect(self) -> Flags:
-        """Whether each term can be inflected, as `relevance_gen.text.stems.can_inflect` defines it, shape (V,)."""
+        """Whether each term can be inflected, shape (V,).
+
+        `relevance_gen.text.stems.can_inflect` defines this.
+        """
         can_inflect = np.empty(self.size, bool)
         for batch in arrays.batch_slices(self.size, _COMPARED_TERMS):
             bounds = self.spelling_first[batch.start : batch.stop + 1]
@@ -440,7 +444,10 @@ class LexiconBuilder:
         start: Offsets,
         length: Offsets,
     ) -> int:
-        """Add terms in any order, with the arguments of `lexicon_of`; return the index of the first new entry."""
+        """Add terms in any order, with the arguments of `lexicon_of`.
+
+        Return the index of the first new entry.
+        """
         first_entry = len(self._ids)
         self._ids.extend(ids)
         n_bytes = np.minimum(length, MAX_SPELLING_BYTES) + 1

@@ -55,7 +55,7 @@ cancel the build."""
 
 
 def n_processes(n_jobs: int | None, chunks: Chunks) -> int:
-    """Return the number of processes to build an index with: at most `n_jobs`, and 1 for little text.
+    """Return the number of processes that build an index: at most `n_jobs`, 1 for little text.
 
     None means 1, and -1 the number of cores that this process may use. The result is 1 in a
     daemonic process (of a `multiprocessing.Pool`, for example), which must not start other
@@ -82,10 +82,11 @@ def build_segments(
     n_parts: int,
     progress: Progress | None,
 ) -> list[Segment]:
-    """Build at most `n_parts` segments of consecutive chunks, each in its own process; positions count from 0.
+    """Build at most `n_parts` segments of consecutive chunks, each in its own process.
 
-    No process is left when this returns or raises. After an exception, a KeyboardInterrupt for
-    example, the workers stop when they have counted the current block of text.
+    Positions count from 0. No process is left when this returns or raises. After an exception, a
+    KeyboardInterrupt for example, the workers stop when they have counted the current block of
+    text.
 
     Raises:
         IndexBuildError: a process ended unexpectedly.
@@ -125,7 +126,10 @@ def build_segments(
 
 
 def _can_fork() -> bool:
-    """Return whether this process can be forked: a fork lacks the other threads, and their locks stay locked."""
+    """Return whether this process can be forked.
+
+    A fork lacks the other threads, and their locks stay locked.
+    """
     return sys.platform == "linux" and threading.active_count() == 1
 
 
@@ -185,7 +189,10 @@ def _read_part(path: Path, chunks: Chunks) -> Segment:
 
 
 def _start_worker(shared: Array[c_int64]) -> None:
-    """Prepare a worker: ignore ^C, which the parent process handles, and exit if the parent process is killed."""
+    """Prepare a worker process.
+
+    It ignores ^C, which the parent process handles, and exits if the parent process is killed.
+    """
     global _shared
     _shared = shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,10 +1,11 @@
-"""Divide chunks into passages and encode these as vectors, which are stored in half precision and compared exactly.
+"""Divide chunks into passages and encode these as vectors.
 
-An encoder reads only a limited number of tokens, and the vector of a long text represents each part
-of it poorly. A chunk is therefore divided at sentence ends, if possible, into passages of the
-number of tokens that the encoder states. For an encoder that does not count tokens a passage has at
-most 1,000 characters, and fewer in scripts that take more bytes. The similarity of a chunk to a
-query is that of its most similar passage.
+Vectors are stored in half precision and compared exactly. An encoder reads only a limited number of
+tokens, and the vector of a long text represents each part of it poorly. A chunk is therefore
+divided at sentence ends, if possible, into passages of the number of tokens that the encoder
+states. For an encoder that does not count tokens a passage has at most 1,000 characters, and fewer
+in scripts that take more bytes. The similarity of a chunk to a query is that of its most similar
+passage.
 
 The title of a chunk is put in a line before each of its passages, unless it takes more than half of
 a passage: passages seldom repeat the subject of their document.
@@ -173,7 +174,9 @@ class Passages:
         )
 
     def nearest(self, chunk_ords: Offsets, query: Halves) -> Floats:
-        """Return for each of n chunks the passage that is most similar to a query, the first of equal passages.
+        """Return for each of n chunks the passage most similar to a query.
+
+        Of equal passages the first is returned.
 
         Args:
             chunk_ords: ordinals of the chunks, shape (n,).
@@ -237,7 +240,10 @@ def _split_identifiers(text: str) -> str:
 
 
 def _title_line(title: str, encoder: TextEncoder) -> str:
-    """Return the line to put before each passage of a chunk; "" without a title, or if the title is too long."""
+    """Return the line to put before each passage of a chunk.
+
+    It is empty without a title, or if the title is too long.
+    """
     if not title:
         return ""
     if isinstance(encoder, CountsTokens):

@@ -1,4 +1,4 @@
-"""Postings of terms: count the terms of blocks, and collect the counts of blocks or of other segments.
+"""Postings of terms: count the terms of blocks, and collect the counts of blocks or segments.
 
 A block is counted while all of its arrays fit in the cache of a CPU core. The collected counts are
 sorted by term once at the end, with a radix sort on 16-bit digits.

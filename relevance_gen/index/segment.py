@@ -104,7 +104,7 @@ class Statistics:
 
     @functools.cached_property
     def is_english(self) -> bool:
-        """Whether English marker words are at least as frequent as other languages' marker words."""
+        """Whether English marker words are at least as frequent as those of other languages."""
         return self.english_margin >= 0
 
 
@@ -130,7 +130,7 @@ def _add_counts(
 
 
 def exact_sum(values: Floats) -> int:
-    """Return the exact sum of at most 2²⁶ floats ≥ 0 as a multiple of 2⁻¹¹²⁶, independent of their order.
+    """Return the exact sum of at most 2²⁶ floats ≥ 0 in any order, as a multiple of 2⁻¹¹²⁶.
 
     >>> exact_sum(np.array([0.1] * 10)) == 10 * exact_sum(np.array([0.1]))
     True

@@ -1,4 +1,4 @@
-"""Write segments to temporary files as they are built, and merge them into one file with bounded memory.
+"""Write segments to temporary files as they are built, and merge them with bounded memory.
 
 Terms are merged as in an external merge sort: of each segment the next few thousand terms are read,
 and all terms up to the least of their last ids are complete. All other arrays are copied; ordinals
@@ -42,7 +42,7 @@ _TERM_ARRAYS: Final = {"ids", "first", "chunk", "tf", "spelling", "spelling_firs
 
 
 class Spill:
-    """Chunks and segments in unnamed temporary files, which the system deletes when the process ends.
+    """Chunks and segments in unnamed temporary files, which are deleted when the process ends.
 
     Args:
         folder: folder of the files.
@@ -75,7 +75,10 @@ class Spill:
         self._segment_bounds.append(writer.end)
 
     def add_with_chunks(self, segment: Segment) -> None:
-        """Write a segment with its chunks, for `open_mapped`; metadata that is not JSON stays in memory."""
+        """Write a segment with its chunks, for `open_mapped`.
+
+        Metadata that is not JSON stays in memory.
+        """
         self.add(segment)
         for chunk_ord, chunk in enumerate(segment.chunks, self._n_chunks):
             try:

@@ -157,7 +157,10 @@ def _remove_abandoned_files(folder: Path) -> None:
 
 
 def _create_unfinished(target: Path) -> tuple[Path, BinaryIO]:
-    """Create a file in the folder of `target`, locked while it is open so that other processes do not remove it."""
+    """Create a file in the folder of `target`, locked while it is open.
+
+    The lock keeps other processes from removing it.
+    """
     while True:
         # The files of `tempfile` could only be read by their owner.
         path = target.with_name(f".{secrets.token_hex(8)}.unfinished")
@@ -378,9 +381,10 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def chunks_in(arrays: Mapping[str, Array]) -> Chunks:
-    """Return the chunks whose texts, metadata and titles are in arrays of a file; each is decoded when it is read.
+    """Return the chunks whose texts, metadata and titles are in arrays of a file.
 
-    Decoding all of them would take most of the time of opening a file.
+    Each is decoded when it is read. Decoding all of them would take most of the time of opening a
+    file.
     """
     return Chunks(
         _StoredTexts(arrays["text"], arrays["text_end"]),
@@ -390,7 +394,10 @@ def chunks_in(arrays: Mapping[str, Array]) -> Chunks:
 
 
 class _StoredTexts(LazyTexts):
-    """Texts in an array of bytes, with an array of the offset where each ends; pickled as these arrays."""
+    """Texts in an array of bytes, with an array of the offset where each ends.
+
+    They are pickled as these arrays.
+    """
 
     def __init__(self, content: Bytes, end: Offsets) -> None:
         super().__init__(end.size, partial(_text_at, content.data, _integers(end)))
@@ -401,7 +408,10 @@ class _StoredTexts(LazyTexts):
 
 
 class _StoredValues(LazyValues[Any]):
-    """Values that `decode` reads from an array of bytes, for the chunks that have any; pickled as the arrays."""
+    """Values that `decode` reads from an array of bytes, for the chunks that have any.
+
+    They are pickled as the arrays.
+    """
 
     def __init__(
         self,
@@ -501,7 +511,10 @@ def _fit_together(
 
 
 def _are_valid_spellings(arrays: Mapping[str, Array]) -> bool:
-    """Return whether each spelling ends with a line end, and no text starts within a UTF-8 character."""
+    """Return whether each spelling ends with a line end.
+
+    In addition, no text may start within a UTF-8 character.
+    """
     last_bytes = arrays["spelling"][arrays["spelling_first"][1:] - 1]
     first_bytes = arrays["text"][arrays["text_end"][:-1]]
     starts_within_character = first_bytes & 0xC0 == 0x80

@@ -46,17 +46,21 @@ class Batch:
         self.struct.n_tokens = n
 
     def set_outputs(self, has_output: OutputMask = True) -> int:
-        """Request the logits of the rows where `has_output` is true; return the number of these rows."""
+        """Request the logits of the rows where `has_output` is true.
+
+        Return the number of these rows.
+        """
         n = self.struct.n_tokens
         self.has_output[:n] = has_output
         return int(np.count_nonzero(self.has_output[:n]))
 
 
 def abort_while_set(flag: ctypes.Array[ctypes.c_char]) -> tuple[Any, ctypes.c_void_p]:
-    """Return an abort callback and its argument; it returns true while the first byte of `flag` is not 0.
+    """Return an abort callback and its argument.
 
-    llama.cpp calls it at each node of its graph, so it must not need Python's interpreter lock. C's
-    `strlen` serves as callback: it returns 0 or 1 for a string of at most one character.
+    The callback returns true while the first byte of `flag` is not 0. llama.cpp calls it at each
+    node of its graph, so it must not need Python's interpreter lock. C's `strlen` serves as
+    callback: it returns 0 or 1 for a string of at most one character.
     """
     strlen = ctypes.cast(ctypes.CDLL(None).strlen, lib.ggml_abort_callback)
     return strlen, ctypes.c_void_p(ctypes.addressof(flag))

@@ -1,4 +1,7 @@
-"""A reranking model, which scores a query and a text together: by a ranking head, or by the word it generates next."""
+"""A reranking model, which scores a query and a text together.
+
+The score comes from a ranking head, or from the word that the model generates next.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +44,14 @@ _FIELD: Final = re.compile(r"\{(query|document)\}")
 
 @frozen(eq=False)
 class _PromptSegment:
-    """Tokens, or a text with fields for query and document, and an offset that is added to its token ids."""
+    """Tokens, or a text with fields for query and document, and an offset of its token ids."""
 
     content: Tokens | str
     offset: int = 0
 
 
 class CrossEncoder(PooledModel):
-    """A loaded GGUF file of a reranker: BERT with a ranking head, Qwen3-Reranker, or any generative model.
+    """A loaded GGUF reranker: BERT with a ranking head, Qwen3-Reranker, or a generative model.
 
     Args:
         path, options, on_progress: see `PooledModel`.
@@ -98,7 +101,10 @@ class CrossEncoder(PooledModel):
     # ── The prompt ────────────────────────────────────────────────────────────────────────────────
 
     def _ranking_head_segments(self, path: str | os.PathLike[str]) -> list[_PromptSegment]:
-        """Return the input of a model with a ranking head; reject files with which llama.cpp computes wrong scores."""
+        """Return the input of a model with a ranking head.
+
+        Reject files with which llama.cpp computes wrong scores.
+        """
         model = self._weights.handle
         architecture = metadata(model, "general.architecture")
         if (architecture, self._n_labels) == ("qwen3", 2):
@@ -140,7 +146,10 @@ class CrossEncoder(PooledModel):
         ]
 
     def _generative_segments(self, path: str | os.PathLike[str]) -> list[_PromptSegment]:
-        """Return the prompt of a generative reranker; reject models that do not generate or lack a prompt."""
+        """Return the prompt of a generative reranker.
+
+        Reject models that do not generate or lack a prompt.
+        """
         model = self._weights.handle
         pooling = metadata(model, f"{metadata(model, 'general.architecture')}.pooling_type")
         if not self._memory or pooling in {"1", "2", "3"}:
@@ -162,7 +171,10 @@ class CrossEncoder(PooledModel):
         return self._template_segments(template)
 
     def _template_segments(self, template: str) -> list[_PromptSegment]:
-        """Return the segments of a prompt; control tokens in the query and the text are plain text."""
+        """Return the segments of a prompt.
+
+        Control tokens in the query and the text are plain text.
+        """
         segments = []
         for index, text in enumerate(_CONTROL_TOKEN.split(template)):
             is_control_token = index % 2 == 1  # re.split returns texts and separators in turn
@@ -173,7 +185,10 @@ class CrossEncoder(PooledModel):
         return segments
 
     def _find_template(self, path: str | os.PathLike[str]) -> str | None:
-        """Return the requested prompt, or that of the file, or that of Qwen3-Reranker if the model has this name."""
+        """Return the requested prompt, or that of the file.
+
+        Otherwise it is that of Qwen3-Reranker if the model has this name.
+        """
         if self._template:
             return self._template
         template = lib.llama_model_chat_template(self._weights.handle, b"rerank")
@@ -186,8 +201,9 @@ class CrossEncoder(PooledModel):
     # ── Pairs of query and text ───────────────────────────────────────────────────────────────────
 
     def pairs(self, query: str, text: str) -> Iterator[Tokens]:
-        """Yield the inputs for a query and a text: a single input if both fit into `n_ctx` tokens, otherwise an input for each passage.
+        """Yield the inputs for a query and a text.
 
+        This is a single input if both fit into `n_ctx` tokens, otherwise an input for each passage.
         A query is truncated to half of the available tokens; a longer text is split as by `split`.
         """
         query = query[:_MAX_PASSAGE_CHARACTERS]

@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class Decoder(OpenContext):
-    """A `LanguageModel`: a loaded GGUF file with a context of `n_slots` sequences of `n_ctx` tokens each.
+    """A `LanguageModel`: a loaded GGUF file with `n_slots` sequences of `n_ctx` tokens each.
 
     Control tokens print nothing, except those whose text is in `shown`. For the other arguments and
     the errors see `Weights`.
@@ -86,7 +86,10 @@ class Decoder(OpenContext):
     # ── Loading ───────────────────────────────────────────────────────────────────────────────────
 
     def _choose_size(self, options: ModelOptions, memory: FreeMemory) -> None:
-        """Choose `n_ctx`, `n_slots` and `n_batch`; raise `ModelLoadError` if the memory is too small."""
+        """Choose `n_ctx`, `n_slots` and `n_batch`.
+
+        Raise `ModelLoadError` if the memory is too small.
+        """
         model = self._weights.handle
         uses_gpu = self._weights.uses_gpu
         n_batch = options.n_batch or (_GPU_PREFILL_TOKENS if uses_gpu else _CPU_PREFILL_TOKENS)
@@ -174,7 +177,10 @@ class Decoder(OpenContext):
         self._batch = Batch(n_batch)
 
     def _warm_up(self) -> None:
-        """Decode once, so that a model that cannot generate fails now, and the first request is not slower."""
+        """Decode once.
+
+        A model that cannot generate then fails now, and the first request is not slower.
+        """
         try:
             logits = self.prefill([0], [_WARM_UP_TOKENS], [0])
         except GenerationError as error:
@@ -190,10 +196,10 @@ class Decoder(OpenContext):
     def prefill(
         self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
     ) -> Logits:
-        """Compute prefill chunks; see `LanguageModel.prefill`. Their bits do not depend on the other chunks.
+        """Compute prefill chunks; see `LanguageModel.prefill`.
 
-        All chunks, padded to the length of the longest, have at most `n_batch` tokens; each starts
-        at the end of its slot's sequence.
+        Their bits do not depend on the other chunks. All chunks, padded to the length of the
+        longest, have at most `n_batch` tokens; each starts at the end of its slot's sequence.
 
         Raises:
             Interrupted: after `interrupt`; `rewind` the slots before the next computation.
@@ -245,7 +251,10 @@ class Decoder(OpenContext):
     def _fill_padded(
         self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
     ) -> int:
-        """Fill the batch with chunks, each padded with its last token; return their length with padding."""
+        """Fill the batch with chunks, each padded with its last token.
+
+        Return their length with padding.
+        """
         longest = max(map(len, slices))
         length = longest + -longest % self.prefill_multiple
         padded = []
@@ -315,7 +324,10 @@ class Decoder(OpenContext):
     def _compare_bits(
         self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]
     ) -> None:
-        """Record whether rows have the same bits row by row as in a batch; the slots are unchanged afterwards."""
+        """Record whether rows have the same bits row by row as in a batch.
+
+        The slots are unchanged afterwards.
+        """
         results = []
         for row_by_row in (False, True):
             strategy = Strategy(self.n_threads, row_by_row)
@@ -332,7 +344,10 @@ class Decoder(OpenContext):
             lib.llama_set_n_threads(self._context, n_threads, n_threads)
 
     def _compute(self, has_output: OutputMask = True) -> Logits:
-        """Compute the batch; return the logits of the rows where `has_output` is true, shape (n, V)."""
+        """Compute the batch.
+
+        Return the logits of the rows where `has_output` is true, shape (n, V).
+        """
         n_outputs = self._batch.set_outputs(has_output)
         status = lib.llama_decode(self._context, self._batch.struct)
         self._pending_copies.clear()
@@ -388,7 +403,7 @@ class Decoder(OpenContext):
             self.restore(target, self.save(source))
 
     def _finish_copy(self, slot: int) -> None:
-        """Compute a token if a copy to `slot` is pending, because the next computation does the copy."""
+        """Compute a token if a copy to `slot` is pending; the next computation does the copy."""
         n_tokens = lib.llama_memory_seq_pos_max(self._memory, slot) + 1
         while slot in self._pending_copies:
             try:

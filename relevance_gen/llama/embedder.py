@@ -22,7 +22,7 @@ _POOLINGS = {
 
 @frozen
 class Embedding:
-    """The vector of a text, of length 1 and shape (n_dims,), and the number of tokens that were read."""
+    """The vector of a text, of length 1 and shape (n_dims,), and the number of read tokens."""
 
     vector: Vector
     n_tokens: int
@@ -71,7 +71,10 @@ class Embedder(PooledModel):
         )
 
     def count_tokens(self, text: str) -> int:
-        """Return the number of tokens of a text, without those added before and after it. Thread-safe."""
+        """Return the number of tokens of a text, without those added before and after it.
+
+        Thread-safe.
+        """
         with self._vocabulary_lock:  # the vocabulary must not be freed while llama.cpp tokenizes
             if self._weights.handle is None:
                 raise EncoderError("the encoder is closed")

@@ -53,7 +53,10 @@ class Interrupted(Exception):  # noqa: N818 - a signal between model and engine,
 
 
 class LanguageModel(Protocol):
-    """A context of slots, each with one sequence of tokens. Used by one thread, except `interrupt`."""
+    """A context of slots, each with one sequence of tokens.
+
+    Used by one thread, except `interrupt`.
+    """
 
     n_ctx: int
     """Maximum tokens of one sequence, prompt and generated."""
@@ -72,7 +75,10 @@ class LanguageModel(Protocol):
         """Return the tokens of `text`; only the last `max_tokens` if that is not 0."""
 
     def tokenize_chat(self, text: str, max_tokens: int) -> Tokens:
-        """Return the tokens of a rendered conversation, without surrounding tokens; none crosses a `TOKEN_BOUNDARY`."""
+        """Return the tokens of a rendered conversation, without surrounding tokens.
+
+        No token crosses a `TOKEN_BOUNDARY`.
+        """
 
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token prints."""
@@ -80,21 +86,25 @@ class LanguageModel(Protocol):
     def prefill(
         self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
     ) -> Logits:
-        """Append a prefill chunk to each slot; return the logits after the last token of each, shape (n, V).
+        """Append a prefill chunk to each slot.
 
-        They are valid until the next call. All chunks are padded to the length of the longest for
-        the computation.
+        Return the logits after the last token of each, shape (n, V). They are valid until the next
+        call. All chunks are padded to the length of the longest for the computation.
         """
 
     def prefill_all(self, slot: int, tokens: Tokens, start: int) -> Logits:
-        """Append a prefill chunk to a slot; return the logits after each of its tokens, shape (n, V)."""
+        """Append a prefill chunk to a slot.
+
+        Return the logits after each of its tokens, shape (n, V).
+        """
 
     def decode(
         self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]
     ) -> Logits:
-        """Append tokens to slots; return the logits after each, shape (B, V), valid until the next call.
+        """Append tokens to slots.
 
-        Several consecutive rows may belong to one slot. Slots 0, 1, 2 … without gaps are fastest.
+        Return the logits after each, shape (B, V), valid until the next call. Several consecutive
+        rows may belong to one slot. Slots 0, 1, 2 … without gaps are fastest.
         """
 
     def rewind(self, slot: int, n_tokens: int) -> None:

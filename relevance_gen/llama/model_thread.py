@@ -68,7 +68,7 @@ class ModelThread(ABC):
 
     @abstractmethod
     def _serve(self) -> None:
-        """Load the model, become ready, and work until there is no more work or the thread is stopped."""
+        """Load the model, become ready, and work until no work is left or the thread is stopped."""
 
     @abstractmethod
     def _leave(self, error: BaseException | None) -> None:

@@ -74,7 +74,7 @@ class ModelOptions:
 
 
 class OptionTypes(TypedDict, total=False):
-    """The types of the options of `ModelOptions`, for type checkers of code that passes them by keyword."""
+    """The types of the options of `ModelOptions`, for code that passes them by keyword."""
 
     n_ctx: int | None
     n_slots: int | None
@@ -122,7 +122,7 @@ def on_devices(options: ModelOptions, devices: Sequence[int] | None) -> list[Mod
 
 
 def shows_options(cls: type[T]) -> type[T]:
-    """Add all options to the signature and the docstring of `cls`, whose last parameter is ``**options``."""
+    """Add all options to signature and docstring of `cls`, which ends with ``**options``."""
     _, *own_parameters, _ = inspect.signature(cls.__init__).parameters.values()
     option_parameters = [
         inspect.Parameter(

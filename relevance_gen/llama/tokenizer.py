@@ -45,9 +45,10 @@ class SurroundingTokens:
 
 
 class Tokenizer:
-    """Tokenizes with the vocabulary of a loaded model: llama.cpp's `handle`, which must outlive this object.
+    """Tokenizes with the vocabulary of a loaded model.
 
-    A text that is much longer than a context of `n_ctx` tokens is rejected without being tokenized.
+    The model is llama.cpp's `handle`, which must outlive this object. A text that is much longer
+    than a context of `n_ctx` tokens is rejected without being tokenized.
     """
 
     def __init__(self, handle: Any, n_ctx: int) -> None:
@@ -57,10 +58,10 @@ class Tokenizer:
         self._pieces: dict[int, bytes] = {}
 
     def tokenize(self, text: str, max_tokens: int) -> Tokens:
-        """Return the tokens of `text`, with the BOS token if the model requires it; lone surrogates become "?".
+        """Return the tokens of `text`, with the BOS token if the model requires it.
 
-        If `max_tokens` is not 0, only the BOS token and the last tokens are returned, `max_tokens`
-        in total.
+        Lone surrogates become "?". If `max_tokens` is not 0, only the BOS token and the last tokens
+        are returned, `max_tokens` in total.
 
         Raises:
             InvalidRequestError: `max_tokens` is 0, and the text is much longer than the context.
@@ -68,9 +69,9 @@ class Tokenizer:
         return self._tokenize_all([text], max_tokens, add_special=True)
 
     def tokenize_chat(self, text: str, max_tokens: int) -> Tokens:
-        """Return the tokens of a rendered conversation, none of which crosses a `TOKEN_BOUNDARY`; see `tokenize`.
+        """Return the tokens of a rendered conversation, none of which crosses a `TOKEN_BOUNDARY`.
 
-        No BOS token is added, because the template renders it.
+        See `tokenize`. No BOS token is added, because the template renders it.
         """
         return self._tokenize_all(text.split(TOKEN_BOUNDARY), max_tokens, add_special=False)
 
@@ -121,7 +122,10 @@ class Tokenizer:
         return tokens[n_tokens - max_tokens :].copy()
 
     def _encode_end(self, texts: list[str], max_tokens: int) -> list[bytes]:
-        """Encode the end of texts that can fit into the context or `max_tokens`, so that the rest takes no time."""
+        """Encode the end of texts that can fit into the context or `max_tokens`.
+
+        The rest then takes no time.
+        """
         n_tokens = min(max_tokens or self._n_ctx, self._n_ctx)
         max_bytes = MAX_BYTES_PER_TOKEN * n_tokens + _SPARE_BYTES
         n_left = max_bytes
@@ -166,7 +170,7 @@ class Tokenizer:
         return tokens[:n].copy()
 
     def chat_format(self, template: bytes | None, *, is_extractive: bool) -> ChatFormat:
-        """Return the properties of the vocabulary that chat rendering needs, and the properties of the model file."""
+        """Return the properties of the vocabulary and the file that chat rendering needs."""
         vocabulary = self._handle
         tokens = range(lib.llama_vocab_n_tokens(vocabulary))
         control = []
@@ -218,7 +222,10 @@ class Tokenizer:
 
 
 def _split_runs(text: str) -> list[bytes]:
-    """Split a text after each `_MAX_RUN` characters without a break; an ordinary text is one part."""
+    """Split a text after each `_MAX_RUN` characters without a break.
+
+    An ordinary text is one part.
+    """
     if len(text) <= _MAX_RUN:
         return [text.encode()]
     long_runs = [run for run in _RUN.finditer(text) if len(run[0]) == _MAX_RUN]

@@ -16,7 +16,10 @@ TRIAL_MODEL = Path(__file__).parent / "trial.gguf"
 
 
 def main() -> None:
-    """Prefill two prompts, then decode a batch of two sequences; exit with status 0 if both succeed."""
+    """Prefill two prompts, then decode a batch of two sequences.
+
+    Exit with status 0 if both succeed.
+    """
     options = ModelOptions(n_ctx=64, n_slots=2, n_gpu_layers=0, use_extra_bufts=True)
     with Decoder(TRIAL_MODEL, options) as decoder:
         prompt = decoder.tokenize("probe" * 8, 0)

@@ -1,1 +1,1 @@
-"""Rank chunks against a query: terms → postings → weighting → ranking, and the index that keeps them."""
+"""Rank chunks against a query: terms → postings → weighting → ranking; and the index."""

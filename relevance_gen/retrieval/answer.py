@@ -1,4 +1,7 @@
-"""Answer one search: parse the query, weight its terms, rank candidates by stages, and build the response."""
+"""Answer one search.
+
+Parse the query, weight its terms, rank candidates by stages, and build the response.
+"""
 
 from __future__ import annotations
 
@@ -93,9 +96,10 @@ def rank(
     chunk_filter: Filter | None = None,
     rerank_stages: Sequence[RerankStage] = (),
 ) -> Ranking:
-    """Return the `top_n` best chunks with a score above 0, best first; of equal scores the earlier chunk.
+    """Return the `top_n` best chunks with a score above 0, best first.
 
-    Rankings of short queries without filter and models are cached.
+    Of equal scores the earlier chunk is first. Rankings of short queries without filter and models
+    are cached.
     """
     key = None
     if chunk_filter is None and not rerank_stages and top_n <= N_STAGE_CANDIDATES:
@@ -139,7 +143,10 @@ def weight(query: Query, segments: Segments) -> WeightedQuery:
 
 
 def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[TermMatch]]:
-    """Return the terms that each word of a query matches; a word with too many inflections matches only itself."""
+    """Return the terms that each word of a query matches.
+
+    A word with too many inflections matches only itself.
+    """
     matches = segments.match_terms(MatchRequest(query.terms)).matches
     terms = []
     for term, term_match in zip(query.terms, matches, strict=True):
@@ -254,7 +261,10 @@ def _build_response(
     token_counts: SearchMetadata,
     n_collapsed: Mapping[int, int],
 ) -> SearchResponse:
-    """Return the chunks of a ranking with their stored fields, and the character ranges that match the query."""
+    """Return the chunks of a ranking with their stored fields.
+
+    In addition return the character ranges that match the query.
+    """
     chunks = []
     if ranking.positions.size:
         request = FeatureRequest(ranking.positions, (STORED_FIELDS,))

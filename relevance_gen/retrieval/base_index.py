@@ -81,7 +81,10 @@ class BaseIndex(ABC):
         *,
         allow_partial: bool = False,
     ) -> list[SearchResponse]:
-        """Answer several searches from one state of the index; `search` documents the other arguments."""
+        """Answer several searches from one state of the index.
+
+        `search` documents the other arguments.
+        """
 
     @with_options(ExplainOptions)
     def explain(self, query: str, chunk: int, **options: Unpack[ExplainOptions]) -> Explanation:

@@ -1,4 +1,4 @@
-"""`ChunkIndex`: chunks that are indexed once and searched repeatedly, with changes, saving and loading."""
+"""`ChunkIndex`: chunks indexed once and searched repeatedly; changes, saving, loading."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ the terms that are searched."""
 
 @define(eq=False)
 class _State:
-    """The state of an index between two changes: its chunks, and the number of positions assigned so far.
+    """The state of an index between two changes: its chunks and the number of assigned positions.
 
     A search uses one state from beginning to end.
     """
@@ -70,7 +70,10 @@ class _State:
         return self._n_tokens is not None
 
     def n_tokens(self) -> int:
-        """Return the number of tokens of all chunks, each counted alone; the first call counts them."""
+        """Return the number of tokens of all chunks, each counted alone.
+
+        The first call counts them.
+        """
         if self._n_tokens is None:
             self._n_tokens = sum(
                 self.counter.count_all(segment.live_texts()) for segment in self.segments.segments
@@ -177,7 +180,10 @@ class ChunkIndex(MutableIndex):
         return _unpickled, (storage.to_bytes(self._saved()), self._counter, self._encoder)
 
     def __contains__(self, chunk: object) -> bool:
-        """Return whether a chunk has this text or, for a `Chunk`, the same text, metadata and title, at any position."""
+        """Return whether a chunk at any position has this text.
+
+        A `Chunk` must have the same text, metadata and title.
+        """
         text = chunk.text if isinstance(chunk, Chunk) else chunk
         for segment in self._state.segments.segments:
             chunks, is_live = segment.chunks, segment.live
@@ -292,11 +298,11 @@ class ChunkIndex(MutableIndex):
         chunks: Iterable[str | Metadata | Chunk],
         at: Iterable[int],
     ) -> ChunkIndex:
-        """Return an index without some of the chunks and with other chunks inserted; this index is not changed.
+        """Return an index without some of the chunks and with other chunks inserted.
 
-        Its positions and results equal those in a new index of the same chunks. The cost depends on
-        the chunks added and removed, and is some nanoseconds for each other chunk. Vectors of an
-        encoder are not copied.
+        This index is not changed. Its positions and results equal those in a new index of the same
+        chunks. The cost depends on the chunks added and removed, and is some nanoseconds for each
+        other chunk. Vectors of an encoder are not copied.
 
         Args:
             removed: positions of chunks to leave out.
@@ -387,7 +393,7 @@ class ChunkIndex(MutableIndex):
         progress: Progress | bool | None = None,
         overwrite: bool = False,
     ) -> ChunkIndex:
-        """Build an index of more text than fits into memory, in the file that `save` would write, and open it.
+        """Build an index of more text than fits into memory, in a file like `save`'s, and open it.
 
         Chunks are indexed in blocks that fit into memory; each block is written next to `path`, and
         all blocks are merged at the end. Results are those of an index built of all chunks at once.

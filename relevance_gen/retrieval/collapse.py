@@ -76,7 +76,10 @@ class Groups:
 
 
 def first_of_each(hashes: Ids) -> Groups:
-    """Return the first chunk of each value, given hashes; every chunk with hash 0 counts as a value of its own."""
+    """Return the first chunk of each value, given hashes.
+
+    Every chunk with hash 0 counts as a value of its own.
+    """
     order = hashes.argsort(kind="stable")
     first, counts = runs(hashes[order])
     n_others = np.zeros(hashes.size, np.int64)

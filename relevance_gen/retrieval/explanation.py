@@ -30,7 +30,7 @@ from relevance_gen.types import Explanation, TermContribution
 
 @frozen(eq=False)
 class TermScores(FeatureSpec):
-    """For each of T words of a query its tf in a chunk and its part of the cosine, shape (2 T, n)."""
+    """The tf of T words of a query in a chunk and their parts of the cosine, shape (2 T, n)."""
 
     terms: WeightedTerms
 
@@ -140,7 +140,10 @@ def _term_contributions(
 def _rerank_contributions(
     table: CandidateTable, rerank_stages: Sequence[RerankStage], row: int
 ) -> tuple[dict[str, Any], float]:
-    """Return what rerank stages contribute to the score of a chunk, and the share of its lexical score that remains."""
+    """Return what rerank stages contribute to the score of a chunk.
+
+    In addition return the share of its lexical score that remains.
+    """
     scores = [float(before[row]) for before in (*table.scores_before, table.scores)]
     notes: dict[str, Any] = {}  # fields other than contributions
     contributions: dict[str, float] = {}

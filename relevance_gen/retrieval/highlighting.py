@@ -1,4 +1,4 @@
-"""Find the character ranges of a chunk that match the query: the best passage, and the matching words.
+"""Find the character ranges of a chunk that match the query: best passage and matching words.
 
 Ranges are computed from the terms that the query's words match, and their idf. The weight of a word
 is its idf times the weight of its match, as a share of the idf of all words of the query, without
@@ -73,7 +73,7 @@ class _Ranges:
 
 
 def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ...]]:
-    """Return the spans of each text: the best passage, followed by the matching words, ascending and disjoint.
+    """Return the spans of each text: best passage, then matching words, ascending and disjoint.
 
     A text without a word of the query has no spans.
 
@@ -119,7 +119,10 @@ def _append_spans(spans_of_text: list[list[Span]], ranges: _Ranges, first_chars:
 
 
 def _find_matches(text: str, first_chars: Offsets, terms: WeightedTerms) -> _Matches:
-    """Return the tokens of texts, joined by line ends and beginning at `first_chars`, that match the query."""
+    """Return the tokens of texts that match the query.
+
+    The texts are joined by line ends and begin at `first_chars`.
+    """
     subject = terms.subject
     matches = [terms.matches[i] for i in subject]
     idf = [terms.idf[i] for i in subject]
@@ -178,7 +181,10 @@ def _best_passages(matches: _Matches) -> _Ranges:
 
 
 def _weigh_windows(matches: _Matches) -> tuple[Offsets, Offsets]:
-    """Return for the window that begins at each match its weight, and the index of the last match that adds to it."""
+    """Return for the window that begins at each match its weight.
+
+    In addition return the index of the last match that adds to it.
+    """
     n = matches.token.size
     window_end = np.searchsorted(matches.token, matches.token + WINDOW)
     # Index of the previous match of the same word; -1 for none.

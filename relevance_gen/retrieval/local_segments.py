@@ -1,4 +1,4 @@
-"""The search port for segments in this process: a loop over the segments, and a merge of their responses."""
+"""The search port for segments in this process: loops over segments and merges responses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ _RANKINGS_BYTES: Final = 1 << 20
 
 
 class LocalSegments:
-    """Segments in this process, with disjoint positions; implements `relevance_gen.retrieval.ports.Segments`.
+    """Segments in this process, with disjoint positions.
+
+    Implements `relevance_gen.retrieval.ports.Segments`.
 
     Args:
         segments: the segments.
@@ -68,7 +70,10 @@ class LocalSegments:
     def of_scorers(
         cls, scorers: Sequence[SegmentScorer], weighting: Weighting, statistics: Statistics
     ) -> LocalSegments:
-        """Return a part of the segments of an index, given the scorers of these and the statistics of all."""
+        """Return a part of the segments of an index.
+
+        `scorers` are those of the part, and the statistics those of all segments.
+        """
         part = cls((), weighting)
         part.segments = tuple(scorer.segment for scorer in scorers)
         part.scorers, part.statistics = scorers, statistics
@@ -139,7 +144,10 @@ class LocalSegments:
         return features
 
     def extract_present_features(self, request: FeatureRequest) -> tuple[Offsets, tuple[Any, ...]]:
-        """Return the rows of the request whose chunks are in these segments, ascending, and the chunks' features."""
+        """Return the rows of the request whose chunks are in these segments, and their features.
+
+        Rows ascend.
+        """
         raise_if_cancelled()
         if len(self.scorers) == 1:
             return self.scorers[0].extract_features(request)
@@ -157,5 +165,5 @@ class LocalSegments:
 
 
 def ranking_cache() -> LruCache[Ranking]:
-    """Return a cache of rankings by query, whose entries are valid as long as the chunks are the same."""
+    """Return a cache of rankings by query, valid as long as the chunks are the same."""
     return LruCache(_RANKINGS_BYTES, lambda ranking: ranking.nbytes + 4 * MAX_CACHED_CHARS)

@@ -48,7 +48,7 @@ class MutableIndex(BaseIndex):
 
     @abstractmethod
     def _remove(self, find_positions: Callable[[int, Segments], Offsets]) -> int:
-        """Remove the chunks at the positions that a function finds in a state, and return their number."""
+        """Remove the chunks at the positions that a function finds; return their number."""
 
     def _with_own_models(self, models: SearchModels) -> SearchModels:
         """Return the models of a search of this index, given the models that the caller names."""
@@ -74,7 +74,9 @@ class MutableIndex(BaseIndex):
     @overload
     def __getitem__(self, position: slice) -> list[Chunk]: ...
     def __getitem__(self, position: int | slice) -> Chunk | list[Chunk]:
-        """Return the chunk at a position, with -1 for the last assigned position, or the chunks in a slice of positions.
+        """Return the chunk at a position, or the chunks in a slice of positions.
+
+        Position -1 is the last assigned position.
 
         Raises:
             InvalidRequestError: no chunk is at the position; a slice omits removed chunks.
@@ -83,7 +85,7 @@ class MutableIndex(BaseIndex):
         return self._read(partial(chunks_by_index, position))
 
     def __contains__(self, chunk: object) -> bool:
-        """Return whether a chunk has this text or, for a `Chunk`, the same text, metadata and title."""
+        """Return whether a chunk has this text or, for a `Chunk`, also its metadata and title."""
         if not isinstance(chunk, Chunk):
             return any(other.text == chunk for other in self)
         content = (chunk.text, chunk.metadata, chunk.title)
@@ -129,7 +131,7 @@ class MutableIndex(BaseIndex):
         *,
         where: Where | None = None,
     ) -> int:
-        """Remove the chunks at the given positions, or all that pass a filter, and return their number.
+        """Remove the chunks at given positions, or all that pass a filter; return their number.
 
         Args:
             positions: the positions.

@@ -1,8 +1,9 @@
-"""The options of one search: their names, defaults, validation and documentation, and the models that a search uses.
+"""The options of one search, and the models that a search uses.
 
-`SearchParams` is the only place that documents an option. `SearchOptions` repeats names and types
-for type checkers; `relevance_gen.retrieval.signatures` copies names, defaults and documentation to
-the functions that take options.
+Options have names, defaults, validation and documentation. `SearchParams` is the only place that
+documents an option. `SearchOptions` repeats names and types for type checkers;
+`relevance_gen.retrieval.signatures` copies names, defaults and documentation to the functions that
+take options.
 """
 
 from __future__ import annotations
@@ -38,14 +39,19 @@ def _option(
     *,
     kw_only: bool = True,
 ) -> Any:
-    """Return a field of `SearchParams`, with a rule for its values and a conversion before the rule is checked."""
+    """Return a field of `SearchParams` with a rule for its values.
+
+    A conversion runs before the rule is checked.
+    """
     rules = {"rule": rule, "convert": convert}
     return field(default=default, metadata=rules, kw_only=kw_only)
 
 
 @frozen
 class SearchParams:
-    """The query and the options of one search. Functions and HTTP adapters create it; `answer` executes it.
+    """The query and the options of one search.
+
+    Functions and HTTP adapters create it; `answer` executes it.
 
     Args:
         query: the text to search for, not blank.
@@ -104,7 +110,9 @@ class SearchParams:
     def parse(
         self, *, inflects: bool, is_english: bool = True
     ) -> tuple[Query, tuple[QueryOperator, ...]]:
-        """Return the query without its excluded words, and its operators; `parse` documents the arguments.
+        """Return the query without its excluded words, and its operators.
+
+        `parse` documents the arguments.
 
         Raises:
             InvalidRequestError: there are too many operators.
@@ -120,7 +128,9 @@ class SearchParams:
 
 
 def search_params(query: object, **options: Any) -> SearchParams | list[SearchParams]:
-    """Return the parameters of one search, or of several if the query is a list, a tuple, an array or an iterator.
+    """Return the parameters of one search or of several.
+
+    The query of several searches is a list, a tuple, an array or an iterator.
 
     Raises:
         InvalidRequestError: an option is invalid; the error names the index of an invalid query, as
@@ -141,7 +151,7 @@ def search_params(query: object, **options: Any) -> SearchParams | list[SearchPa
 
 
 class ExplainOptions(TypedDict, total=False):
-    """Types of the options of an explanation, for type checkers; see `SearchParams` and `SearchModels`."""
+    """Types of the options of an explanation; see `SearchParams` and `SearchModels`."""
 
     encoder: TextEncoder | None
     num_candidates: int | None
@@ -152,7 +162,7 @@ class ExplainOptions(TypedDict, total=False):
 
 
 class SearchOptions(TypedDict, total=False):
-    """Types of the options of a search, for type checkers; see `SearchParams` and `SearchModels`."""
+    """Types of the options of a search; see `SearchParams` and `SearchModels`."""
 
     where: Where | None
     min_relative_score: float
@@ -209,7 +219,9 @@ class SearchModels:
     def rerank_stages(
         self, params: SearchParams, between: Sequence[RerankStage] = ()
     ) -> tuple[RerankStage, ...]:
-        """Return the stages of the models for one search: the encoder, then stages in between, then the reranker.
+        """Return the stages of the models for one search.
+
+        The encoder is first, then stages in between, then the reranker.
 
         Raises:
             InvalidRequestError: an option requests that a model scores every chunk, and the model

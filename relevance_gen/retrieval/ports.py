@@ -47,7 +47,10 @@ _NO_FLAGS: Final[Flags] = np.zeros(0, bool)
 
 
 class Segments(Protocol):
-    """The chunks that a search ranks, in this process or elsewhere; an instance never changes, and is thread-safe."""
+    """The chunks that a search ranks, in this process or elsewhere.
+
+    An instance never changes, and is thread-safe.
+    """
 
     @property
     def statistics(self) -> Statistics:
@@ -159,7 +162,7 @@ class CandidateRequest:
 
 @frozen(eq=False)
 class Candidates:
-    """Chunks that may be results, with their lexical scores, and the features of the best of them."""
+    """Chunks that may be results, with lexical scores, and the features of the best chunks."""
 
     positions: Offsets  # positions of the chunks, ascending, shape (n,)
     scores: Floats  # lexical score of each, shape (n,)
@@ -174,7 +177,10 @@ class Candidates:
 
     @classmethod
     def merge(cls, parts: Sequence[Candidates], request: CandidateRequest) -> Candidates:
-        """Return the candidates of several segments together; features are merged where any part has them."""
+        """Return the candidates of several segments together.
+
+        Features are merged where any part has them.
+        """
         if len(parts) == 1:
             return parts[0]
         positions = concat((part.positions for part in parts), np.int64)

@@ -30,7 +30,9 @@ def check_position(name: str, value: object, n_positions: int, segments: Segment
 
 
 def check_positions(values: object, n_positions: int, segments: Segments) -> Offsets:
-    """Return distinct positions in ascending order, if each has a chunk; the arguments are as for `check_position`.
+    """Return distinct positions in ascending order, if each has a chunk.
+
+    The arguments are as for `check_position`.
 
     Raises:
         InvalidRequestError: `values` is no list, or a position is invalid; the error names the
@@ -46,7 +48,9 @@ def check_positions(values: object, n_positions: int, segments: Segments) -> Off
 def positions_to_remove(
     positions: object, where: Where | None, n_positions: int, segments: Segments
 ) -> Offsets:
-    """Return distinct positions in ascending order: the given positions, or the positions of all chunks that pass `where`.
+    """Return distinct positions in ascending order.
+
+    These are the given positions, or the positions of all chunks that pass `where`.
 
     Raises:
         InvalidRequestError: both or neither are given, a position is invalid as in
@@ -112,7 +116,10 @@ class ChunkList(Sequence[Chunk]):
 def chunks_by_index(
     position: int | slice, n_positions: int, segments: Segments
 ) -> Chunk | list[Chunk]:
-    """Return the chunk at a position, or the chunks in a slice of positions; see `relevance_gen.ChunkIndex`."""
+    """Return the chunk at a position, or the chunks in a slice of positions.
+
+    See `relevance_gen.ChunkIndex`.
+    """
     if isinstance(position, slice):
         positions = np.arange(n_positions)[position]
         is_occupied = segments.inventory(InventoryRequest(occupied=positions)).is_occupied

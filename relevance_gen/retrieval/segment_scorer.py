@@ -149,7 +149,7 @@ class SegmentScorer:
         return matches
 
     def _near_terms(self, word: str) -> Counter[str]:
-        """Return the terms at edit distance 1 of a word, with the number of chunks that have each."""
+        """Return the terms at edit distance 1 of a word, with their numbers of chunks."""
         postings = self.segment.postings
         term_ords = postings.lexicon.fuzzy_matches(word)
         counts = Counter[str]()
@@ -211,7 +211,10 @@ class SegmentScorer:
     def _sum_by_chunk(
         self, chunk: ChunkOrds, tf: npt.NDArray[Any]
     ) -> tuple[ChunkOrds, npt.NDArray[Any]]:
-        """Sum the counts of several terms by chunk, in the order of the terms; chunks ascend in the result."""
+        """Sum the counts of several terms by chunk, in the order of the terms.
+
+        Chunks ascend in the result.
+        """
         n_chunks = self.segment.positions.size
         if chunk.size > n_chunks // _DENSE_DIVISOR:
             sums = np.bincount(chunk, tf, n_chunks)
@@ -313,7 +316,10 @@ class SegmentScorer:
     def _add(
         self, sums: Floats | None, chunks: Sequence[ChunkOrds], values: Sequence[Floats]
     ) -> Floats:
-        """Add the values of each term to the sums of chunks, in the order of the terms, and return the sums."""
+        """Add the values of each term to the sums of chunks, and return the sums.
+
+        Terms are added in their order.
+        """
         chunk = np.concatenate(chunks, dtype=np.intp)
         value = np.concatenate(values)
         if sums is None:
@@ -353,7 +359,10 @@ class SegmentScorer:
     # ── Features and inventory ────────────────────────────────────────────────────────────────────
 
     def extract_features(self, request: FeatureRequest) -> tuple[Offsets, tuple[Any, ...]]:
-        """Return the rows of the request whose chunks are in this segment, and the features of these chunks."""
+        """Return the rows of the request whose chunks are in this segment.
+
+        In addition return the features of these chunks.
+        """
         chunk_ords = self.segment.find(request.positions)
         rows: Offsets = (chunk_ords >= 0).nonzero()[0]
         if not rows.size:

@@ -1,4 +1,4 @@
-"""Show the options of `SearchParams` in the signatures and docstrings of the functions that take them."""
+"""Show the options of `SearchParams` in signatures and docstrings of functions with them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALLOW_PARTIAL: Final = (
 
 
 def _documentation() -> dict[str, str]:
-    """Return the documentation of each option, from the docstrings of the classes that define it."""
+    """Return the documentation of each option from the docstrings of its class."""
     entries = dict(_ENTRY.findall(SearchParams.__doc__ or ""))
     entries |= dict(_ENTRY.findall(SearchModels.__doc__ or ""))
     return entries | {"allow_partial": ALLOW_PARTIAL}
@@ -38,11 +38,12 @@ def _default_of(name: str) -> Any:
 def with_options(
     options_class: type, without: tuple[str, ...] = ()
 ) -> Callable[[Function], Function]:
-    """Return a decorator of functions whose last parameter is ``**options: Unpack[options_class]``, or of a subclass.
+    """Return a decorator of functions that take the options of a class.
 
-    It replaces that parameter by the options in ``__signature__``, and the entry ``options:`` of
-    the docstring by their documentation. A parameter of a subclass remains after the options;
-    options in `without` are not shown.
+    Their last parameter is ``**options: Unpack[options_class]``, or of a subclass. It replaces that
+    parameter by the options in ``__signature__``, and the entry ``options:`` of the docstring by
+    their documentation. A parameter of a subclass remains after the options; options in `without`
+    are not shown.
     """
 
     def decorate(function: Function) -> Function:

@@ -1,6 +1,7 @@
-r"""The weighting of terms: of a term in a chunk, of a term in the query, and the length normalization of chunks.
+r"""The weighting of terms, and the length normalization of chunks.
 
-Both weightings are cosines of TF-IDF vectors, with N chunks, df(t) of which have term t:
+Terms are weighted in a chunk and in the query. Both weightings are cosines of TF-IDF vectors, with
+N chunks, df(t) of which have term t:
 
 ``pivoted`` (the default) ranks best:
 
@@ -76,7 +77,8 @@ class Weighting:
 
     name: WeightingName  # public name
     inflects: bool  # whether words match their inflections, and stop words have little weight
-    needs_all_terms: bool  # whether a chunk's length depends on df of all its terms, so that idf is used on both sides
+    # Whether a chunk's length depends on df of all its terms, so that idf is used on both sides.
+    needs_all_terms: bool
     saturate: Callable[
         [npt.NDArray[Any]], Floats
     ]  # returns the weight of each count of a term, without idf
@@ -102,7 +104,7 @@ class Weighting:
     def weight_query(
         self, query: Query, term_matches: Sequence[TermMatch], statistics: Statistics
     ) -> WeightedQuery:
-        """Weight the terms of a query by the statistics of all chunks, and create the stages that score it.
+        """Weight the terms of a query by all chunks' statistics, and create its scoring stages.
 
         Words of the query that all chunks lack, except stop words, lower all scores by one factor:
         the score of the rest of the query matched against itself, divided by that of the whole
@@ -169,7 +171,10 @@ def _self_score(own: SelfMatch, stages: Sequence[Stage]) -> float:
 
 
 def _ids_of_tokens(query: Query, is_selected: Sequence[float]) -> Ids:
-    """Return the ids of the tokens of selected words, and of tokens beyond the words of the query, ascending."""
+    """Return the ids of the tokens of selected words, ascending.
+
+    Tokens beyond the words of the query are included.
+    """
     if all(is_selected):
         return np.sort(query.ids)
     # Tokens beyond the words of the query have the index -1, which is the last element.
@@ -199,7 +204,10 @@ def _norm(ids: Ids) -> float:
 def _idf_of_content(
     df: Sequence[int], terms: Sequence[QueryTerm], n_chunks: int
 ) -> tuple[float, ...]:
-    """Return ``ln(1 + N / df)``, for stop words reduced by the number of content words that any chunk has."""
+    """Return ``ln(1 + N / df)`` of each term of a query.
+
+    That of stop words is reduced by the number of content words that any chunk has.
+    """
     n_content = 0
     for term, n in zip(terms, df, strict=True):
         if n and not term.stop:

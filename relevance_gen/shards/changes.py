@@ -1,4 +1,7 @@
-"""Change an index while other writers change it: each change is a new version, and conflicting changes are retried."""
+"""Change an index while other writers change it.
+
+Each change is a new version, and conflicting changes are retried.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,10 @@ class LocalShardEditor:
 
 
 class IndexWriter:
-    """Publishes changes of one index. Safe for several threads, processes and machines at the same time."""
+    """Publishes changes of one index.
+
+    Safe for several threads, processes and machines at the same time.
+    """
 
     def __init__(self, versions: VersionStore, writer: ShardWriter, editor: ShardEditor) -> None:
         self._versions = versions
@@ -247,7 +253,9 @@ class IndexWriter:
 
 
 def copy_version(source: VersionStore, version: IndexVersion, place: str) -> IndexVersion:
-    """Copy a version of an index to another place and replace the index there; return its version there.
+    """Copy a version of an index to another place and replace the index there.
+
+    Return the version at the other place.
 
     Raises:
         IndexConflictError: another writer has changed the index there meanwhile.

@@ -1,7 +1,8 @@
-"""Describe a version of a sharded index: its shards, their statistics, and which of their chunks were removed.
+"""Describe a version of a sharded index.
 
-A version is a JSON file that is never changed. `index.json` names the newest version. Both end with
-the SHA-256 of all bytes before that field, so a damaged or edited file is detected.
+It has shards, their statistics, and a record of the removed chunks. A version is a JSON file that
+is never changed. `index.json` names the newest version. Both end with the SHA-256 of all bytes
+before that field, so a damaged or edited file is detected.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ class IndexVersion:
         return {file.name: file for file in (*shard_files, *statistics_files) if file is not None}
 
     def replaces(self, other: IndexVersion) -> bool:
-        """Return whether this version is newer than the other version, or is of a different index."""
+        """Return whether this version is newer than the other, or of a different index."""
         return self.index_id != other.index_id or self.number > other.number
 
 
@@ -263,7 +264,7 @@ def _seal(content: dict[str, Any]) -> bytes:
 
 
 def _unseal(content: bytes, name: str, place: str) -> dict[str, Any]:
-    """Check the hash and the format of a file, and return its other fields together with `format`."""
+    """Check the hash and the format of a file; return its other fields with `format`."""
     unsealed, seal = content[:-_SEAL_BYTES], _SEAL.fullmatch(content[-_SEAL_BYTES:])
     sha256 = hashlib.sha256(unsealed).hexdigest().encode()
     is_intact = seal is not None and seal[1] == sha256

@@ -1,4 +1,4 @@
-"""Read and write the files of one folder, on this machine or in an object store that `fsspec` supports.
+"""Read and write the files of one folder, on this machine or in an `fsspec` object store.
 
 Every call to a remote store ends within a time limit and fails with an `OSError`. Calls to the
 local file system have no limit of their own.
@@ -70,7 +70,10 @@ class ObjectStore:
         self._is_local = "file" in self._protocols
 
     def make_folder(self) -> None:
-        """Create the folder if it does not exist. Object stores lack folders, and a bucket must exist already."""
+        """Create the folder if it does not exist.
+
+        Object stores lack folders, and a bucket must exist already.
+        """
         if not self._file_system.async_impl:
             self._call("makedirs", self._root, exist_ok=True)
 
@@ -138,11 +141,11 @@ class ObjectStore:
             return FileState(None, None)
 
     def replace(self, name: str, content: bytes, before: FileState) -> bool:
-        """Replace a small file atomically if its state is still `before`; return whether it was replaced.
+        """Replace a small file atomically if its state is still `before`.
 
-        S3 compares and writes in one request. In a local folder writers hold a lock. In other
-        stores, a writer that writes between the comparison and the write, a few milliseconds, is
-        not detected.
+        Return whether it was replaced. S3 compares and writes in one request. In a local folder
+        writers hold a lock. In other stores, a writer that writes between the comparison and the
+        write, a few milliseconds, is not detected.
 
         Raises:
             OSError: the store does not answer; the file may have been written.

@@ -1,9 +1,9 @@
-"""Cache the shards of remote indexes in a folder of this machine, as one memory-mapped copy for all its processes.
+"""Cache the shards of remote indexes in a folder of this machine.
 
-A cached file belongs to one file of one address, with its size and hash: another index cannot
-change a file that is in use. A file has its full size before its content is fetched. A process
-holds a shared lock on each file that it uses. The least recently used of all other files are
-removed when space is needed.
+All processes of the machine map one copy into memory. A cached file belongs to one file of one
+address, with its size and hash: another index cannot change a file that is in use. A file has its
+full size before its content is fetched. A process holds a shared lock on each file that it uses.
+The least recently used of all other files are removed when space is needed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class CachedVersion:
 
 @frozen
 class ShardCache:
-    """A folder of cached files, created when it is needed. Safe for several processes and threads."""
+    """A folder of cached files, created when it is needed.
+
+    Safe for several processes and threads.
+    """
 
     folder: Path
     max_bytes: int  # of all files in the folder

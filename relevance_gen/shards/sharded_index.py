@@ -41,7 +41,9 @@ T = TypeVar("T")
 
 
 class VersionReader:
-    """Opens versions of the index at one place; shards that versions have in common are opened once.
+    """Opens versions of the index at one place.
+
+    Shards that versions have in common are opened once.
 
     Args:
         place: a path or an address.
@@ -110,12 +112,12 @@ class _Snapshot:
 
 
 class ShardedIndex(MutableIndex):
-    """An index in a folder or bucket; `ChunkIndex` with the same chunks gives the same results, bit for bit.
+    """An index in a folder or bucket.
 
-    Any number of processes can search and change it at the same time. A change is durable when the
-    call returns, and other objects see it after their `refresh`. Each object searches the version
-    that it opened or refreshed last, and never returns to an older version. Safe to share between
-    threads.
+    `ChunkIndex` with the same chunks gives the same results, bit for bit. Any number of processes
+    can search and change it at the same time. A change is durable when the call returns, and other
+    objects see it after their `refresh`. Each object searches the version that it opened or
+    refreshed last, and never returns to an older version. Safe to share between threads.
 
     An index in S3 or in a local folder accepts several writers at a time. In other stores, two
     writers that finish within some milliseconds can overwrite each other's change: use one writer

@@ -106,7 +106,9 @@ class VersionStore:
         return Newest(self._version_of(pointer.content), pointer)
 
     def publish(self, version: IndexVersion, newest: Newest) -> IndexVersion:
-        """Publish a version as the newest, and remove files that are no longer needed; return it with its name.
+        """Publish a version as the newest, and remove files that are no longer needed.
+
+        Return it with its name.
 
         Raises:
             IndexConflictError: another writer has published a version since `newest` was read.

@@ -1,1 +1,1 @@
-"""Process text: scripts, folding, tokenization, stems, stop words, sentences, chunking and token counts."""
+"""Process text: scripts, folding, tokens, stems, stop words, sentences, chunks, token counts."""

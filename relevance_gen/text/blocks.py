@@ -23,7 +23,8 @@ of a CPU core."""
 
 _SEPARATORS: Final = (
     r"\x00-/:-@\[-^`{-\x7f"  # all ASCII except letters, digits and the underscore
-    "\u060c\u0964\u0f0b\u0f0d\u1362\u3001\u3002\uff01\uff0c\uff1f"  # commas and full stops of other scripts
+    # commas and full stops of other scripts
+    "\u060c\u0964\u0f0b\u0f0d\u1362\u3001\u3002\uff01\uff0c\uff1f"
     "\U0001f300-\U0001f64f\U00020000-\U0002a6df"  # emoji and rare Han, each a term of its own
 )
 _SPLIT: Final = (

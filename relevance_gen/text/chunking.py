@@ -239,7 +239,7 @@ class _Breaks:
         return high
 
     def last_end(self, start: int, max_chars: int) -> int:
-        """Return the best end of a chunk that begins at `start` and has at most `max_chars` characters."""
+        """Return the best end of a chunk of at most `max_chars` characters from `start`."""
         limit = start + max_chars
         middle = start + max_chars // 2
         if limit >= len(self._text):

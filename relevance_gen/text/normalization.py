@@ -246,7 +246,10 @@ class _FoldTable:
 
 
 def _move(code: int) -> int:
-    """Return the code of a folded character after its block is moved; see `relevance_gen.text.scripts`."""
+    """Return the code of a folded character after its block is moved.
+
+    See `relevance_gen.text.scripts`.
+    """
     for first, end, new_first in MOVED:
         if first <= code < end:
             return code - first + new_first

@@ -3,13 +3,13 @@
 Folding moves some blocks of characters, so that in folded UTF-8 the lead byte of a character
 determines its kind:
 
-=========  ==================================================  ==========================================
+=========  ==================================================  ===============================
 lead byte  characters                                          terms
-=========  ==================================================  ==========================================
+=========  ==================================================  ===============================
 E3–ED      Han, Kana, Bopomofo, Yi, Hangul                     overlapping pairs of characters
 EE         Thai, Lao, Burmese, Khmer, moved to U+E000–U+E3FF   overlapping triples of characters
 other      every other script                                  words
-=========  ==================================================  ==========================================
+=========  ==================================================  ===============================
 """
 
 from __future__ import annotations

@@ -72,11 +72,11 @@ def sentence_ends(
     *,
     is_lower_case: bool | None = None,
 ) -> list[int]:
-    r"""Return the end of each sentence, ascending; takes time proportional to the length of the text.
+    r"""Return the end of each sentence, ascending.
 
-    The first sentence begins at 0 and every other sentence at the end of the sentence before it,
-    with the white space between them; the last sentence ends with the text. A text of only white
-    space is one sentence, an empty text none.
+    This takes time proportional to the length of the text. The first sentence begins at 0 and every
+    other sentence at the end of the sentence before it, with the white space between them; the last
+    sentence ends with the text. A text of only white space is one sentence, an empty text none.
 
     Args:
         text: the text.

@@ -58,7 +58,7 @@ def prefix_bucket_bounds() -> Ids:
 
 
 def buckets(ids: Ids) -> npt.NDArray[np.uint16]:
-    """Return the top 16 bits of each id: the prefix bucket, and eight bits of the complete term's hash."""
+    """Return the top 16 bits of each id: prefix bucket and eight bits of the term's hash."""
     return (ids >> np.uint64(48)).astype(np.uint16)
 
 

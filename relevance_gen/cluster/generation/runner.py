@@ -37,12 +37,13 @@ _END_STATES: Final = (ThreadState.CLOSED, ThreadState.FAILED, ThreadState.LOST)
 
 @shows_options
 class ClusterRunner(Runner):
-    """A model on the nodes of a cluster. Interface and samples equal those of `relevance_gen.Runner`, bit for bit.
+    """A model on the nodes of a cluster.
 
-    Requests wait in one queue of this process. Each runner is an actor with the whole model and
-    takes requests when it has free slots. If a runner dies, another runner is started; its requests
-    that have streamed no text are served by other runners, and its other requests fail with a
-    `GenerationError`. A node that joins gets a runner at once, unless `n_runners` is given.
+    Interface and samples equal those of `relevance_gen.Runner`, bit for bit. Requests wait in one
+    queue of this process. Each runner is an actor with the whole model and takes requests when it
+    has free slots. If a runner dies, another runner is started; its requests that have streamed no
+    text are served by other runners, and its other requests fail with a `GenerationError`. A node
+    that joins gets a runner at once, unless `n_runners` is given.
 
     Args:
         model: as for `relevance_gen.Runner`; a file must have the same path on every node.

@@ -121,7 +121,7 @@ class RunnerSpec:
 
 
 class ClusterWorker(Worker):
-    """A thread that forwards requests to a runner in another process, and delivers the events of that runner.
+    """A thread that forwards requests to a runner in another process and delivers its events.
 
     Args:
         queue: source of requests.

@@ -1,4 +1,7 @@
-"""An index that the machines of a cluster search. Its state is a sharded index in shared storage."""
+"""An index that the machines of a cluster search.
+
+Its state is a sharded index in shared storage.
+"""
 
 from __future__ import annotations
 
@@ -119,13 +122,13 @@ class IndexStats:
 
 
 class ClusterIndex(MutableIndex):
-    """An index that a cluster of Ray searches; its results equal the results of `relevance_gen.ChunkIndex`, bit for bit.
+    """An index that a cluster of Ray searches.
 
-    The index is a folder or an address in object storage, as
-    `relevance_gen.shards.sharded_index.ShardedIndex` has it. Every processor of the cluster has a
-    searcher, which can search any shard. If a searcher dies or does not respond, another one
-    searches its shards. A change is durable when the call returns; other processes see it within a
-    second.
+    Its results equal the results of `relevance_gen.ChunkIndex`, bit for bit. The index is a folder
+    or an address in object storage, as `relevance_gen.shards.sharded_index.ShardedIndex` has it.
+    Every processor of the cluster has a searcher, which can search any shard. If a searcher dies or
+    does not respond, another one searches its shards. A change is durable when the call returns;
+    other processes see it within a second.
 
     Args:
         chunks: as for `relevance_gen.ChunkIndex`.

@@ -1,4 +1,4 @@
-"""The searchers of a cluster: which of them searches which shard, and what happens if one does not respond.
+"""The searchers of a cluster: which searches which shard, and what happens if one does not respond.
 
 Each shard has an order of searchers, by rendezvous hashing with bounded load: when a searcher joins
 or leaves, few shards change their first searcher, and no searcher is first for much more than its
@@ -117,7 +117,10 @@ class LatencyTracker:
 
 
 class SearcherPool:
-    """The searchers of a cluster, a searcher for each processor, shared by all indexes and all processes of the cluster."""
+    """The searchers of a cluster, a searcher for each processor.
+
+    All indexes and all processes of the cluster share them.
+    """
 
     def __init__(self) -> None:
         self.session = session_id()
@@ -175,7 +178,7 @@ class SearcherPool:
     def ask(
         self, group: ShardGroup, orders: Mapping[str, Sequence[SearcherHandle]], request: bytes
     ) -> list[Any]:
-        """Return the responses of searchers to a request, which together cover each shard of a group once.
+        """Return the responses of searchers, which together cover each shard of a group once.
 
         Args:
             group: the shards.

@@ -223,7 +223,7 @@ class ShardSearcher(Actor):
 
     @ray.method(concurrency_group=_SEARCH, num_returns=_N_RESPONSE_PARTS)
     def answer(self, group: ShardGroup, request: bytes) -> list[bytes]:
-        """Return the pickled response to a request of the search port, in parts that `join_response` joins.
+        """Return the pickled response to a request of the search port in parts for `join_response`.
 
         Args:
             group: the shards to search.

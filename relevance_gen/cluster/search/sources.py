@@ -1,4 +1,4 @@
-"""Divide files among the processes that build an index, and read them: JSON lines, Parquet and plain text.
+"""Divide files among the processes that build an index; read JSON lines, Parquet and plain text.
 
 Files are listed once, in the order of their paths, and divided into pieces of similar size: byte
 ranges of JSON lines, row ranges of Parquet, and whole texts and compressed files. A shard is built

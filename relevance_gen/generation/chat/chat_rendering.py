@@ -1,4 +1,7 @@
-"""Render a conversation to a generation request: its prompt, the grammar of its answer, and the output format."""
+"""Render a conversation to a generation request.
+
+The request has a prompt, the grammar of the answer, and the output format.
+"""
 
 from __future__ import annotations
 
@@ -174,7 +177,10 @@ class _MessageConverter:
         self._n_values = 0
 
     def convert(self, message: ChatMessage, path: str) -> dict[str, Any]:
-        """Return a message with the names of reasoning, and the forms of calls and ids, that the template reads."""
+        """Return a message in the form that the template reads.
+
+        Templates differ in the names of reasoning and in the forms of calls and ids.
+        """
         check_calls(message, path)
         skipped = (*_REASONING_FIELDS, "tool_calls")
         converted = {name: value for name, value in message.items() if name not in skipped}
@@ -242,7 +248,10 @@ def _to_json(arguments: object) -> str:
 def _render_calls_as_text(
     messages: Sequence[dict[str, Any]], tool_calls: ToolCallFormat
 ) -> list[dict[str, Any]]:
-    """Return messages with calls as text of the assistant, and the results of a turn as one text of the user."""
+    """Return messages with tool calls and their results as plain text.
+
+    Calls become text of the assistant, and the results of a turn one text of the user.
+    """
     converted: list[dict[str, Any]] = []
     is_result = False
     for message in messages:

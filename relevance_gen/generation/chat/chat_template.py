@@ -1,4 +1,7 @@
-"""Render messages to a prompt with the model's chat template, so that messages cannot forge special tokens."""
+"""Render messages to a prompt with the model's chat template.
+
+Messages cannot forge special tokens.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ class Renderer:
         return str(self._request(template, variables)["text"])
 
     def variables_of(self, template: str) -> list[str]:
-        """Return the names of the variables that `template` reads; raises the same errors as `render`."""
+        """Return the names of the variables that `template` reads.
+
+        The errors are those of `render`.
+        """
         return list(self._request(template, None)["names"])
 
     def _request(
@@ -91,7 +97,10 @@ atexit.register(_anonymous_renderer.close)
 
 
 def renderer_for(client: str | None) -> Renderer:
-    """Return the renderer of a client, as in `RequestContext`; all anonymous clients share a separate renderer."""
+    """Return the renderer of a client, as in `RequestContext`.
+
+    All anonymous clients share a separate renderer.
+    """
     return _anonymous_renderer if client == ANONYMOUS else _authenticated_renderer
 
 
@@ -202,7 +211,10 @@ def _omitted_system_messages(
     messages: Sequence[Mapping[str, Any]],
     render: Callable[[Sequence[Mapping[str, Any]]], str],
 ) -> list[int]:
-    """Return the indices of system messages that a template omits, found by rendering a probe in each of them."""
+    """Return the indices of system messages that a template omits.
+
+    They are found by rendering a probe in each of them.
+    """
     probes = {
         index: f"{_PROBE}{index}{_PROBE}"
         for index, message in enumerate(messages)
@@ -239,7 +251,7 @@ def _append_to_texts(message: Mapping[str, Any], suffix: str) -> Mapping[str, An
 def _move_to_user_messages(
     messages: Sequence[Mapping[str, Any]], omitted: Collection[int]
 ) -> list[Mapping[str, Any]]:
-    """Move omitted messages to the start of the next user message, or to the end of the last user message."""
+    """Move omitted messages to the start of the next user message, or the end of the last."""
     user_indices = [
         index
         for index, message in enumerate(messages)
@@ -316,8 +328,9 @@ class _TokenSplitter:
         self._max_characters = max(map(len, texts), default=0)
 
     def split(self, text: str) -> str:
-        """Insert a boundary into each special token, and after a prefix that the next message could complete to a special token.
+        """Insert a boundary into each special token.
 
+        Another boundary follows a prefix that the next message could complete to a special token.
         The boundary follows the first character, so that tokens inside a token, or across its end,
         are split, too.
         """
@@ -346,7 +359,10 @@ class _TokenSplitter:
 
 @frozen
 class _SpecialTokens:
-    """The splitter for text of all roles, and the splitter for the assistant's own text, which leaves some tokens unsplit."""
+    """The splitters for text of all roles and for the assistant's own text.
+
+    The splitter for the assistant's text leaves some tokens unsplit.
+    """
 
     all_roles: _TokenSplitter
     assistant: _TokenSplitter

@@ -1,4 +1,7 @@
-"""Conversations in a form that all API adapters share: messages, tools, and which tools the model must call."""
+"""Conversations in a form that all API adapters share.
+
+A conversation has messages, tools, and a rule for which tools the model must call.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +126,7 @@ def turn_of(
     role: str,
     turns: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    """Return the turn to which the next text of `role` belongs: the last turn, or a new turn that is appended.
+    """Return the turn to which the next text of `role` belongs: the last turn or a new turn.
 
     The texts of a turn are lists of strings. Each result of a tool is a turn of its own.
     """
@@ -178,7 +181,10 @@ def texts_of(
 
 
 def check_calls(message: ChatMessage, path: str) -> None:
-    """Raise `InvalidRequestError` if the calls of a message, or its reference to a call, violate `ChatMessage`."""
+    """Raise `InvalidRequestError` if the calls of a message violate `ChatMessage`.
+
+    The same holds for its reference to a call.
+    """
     for name in ("reasoning_content", "tool_call_id", "name"):
         if message.get(name) is not None:
             checks.string.check(f"{path}.{name}", message[name])
@@ -200,7 +206,8 @@ def tools_of(values: object) -> tuple[ToolDefinition, ...]:
     """Parse a list of `ToolDefinition` or of OpenAI's ``{"type": "function", "function": {…}}``.
 
     Raises:
-        InvalidRequestError: a tool is invalid, two tools have the same name, or there are more than 512.
+        InvalidRequestError: a tool is invalid, two tools have the same name, or there are more than
+            512.
     """
     is_list = isinstance(values, Sequence) and not isinstance(values, str | bytes)
     if not is_list or len(values) > MAX_TOOLS:  # type: ignore[arg-type]
@@ -236,7 +243,9 @@ def tool_of(value: object, path: str) -> ToolDefinition:
 def choice_of(
     value: object, tools: Sequence[ToolDefinition], *, is_parallel: bool = True
 ) -> ToolChoice:
-    """Parse a tool choice of OpenAI's chat completions and responses: a mode, a tool, or a list of allowed tools.
+    """Parse a tool choice of OpenAI's chat completions and responses.
+
+    It is a mode, a tool, or a list of allowed tools.
 
     Raises:
         InvalidRequestError: the value is none of these, or names a tool that is not in `tools`.
@@ -257,7 +266,10 @@ def choice_of(
 
 
 def _choice_by_name(value: object, is_parallel: bool) -> ToolChoice:
-    """Parse a choice of one tool or of several allowed tools, each with or without an object of its type inside."""
+    """Parse a choice of one tool or of several allowed tools.
+
+    Each may have its fields inside an object of its type.
+    """
     choice_type = value.get("type") if isinstance(value, Mapping) else None
     body: object = value
     if isinstance(value, Mapping) and isinstance(choice_type, str):

@@ -23,7 +23,10 @@ MAX_CHARACTERS = 1 << 24
 
 
 class Generation(Extension):
-    """Renders the content of ``{% generation %}``, which marks the text of the model for training, unchanged."""
+    """Renders the content of ``{% generation %}`` unchanged.
+
+    The tag marks the text of the model for training.
+    """
 
     tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
 

@@ -1,4 +1,7 @@
-"""Build the grammar of a turn: tool calls that match their schemas, and constrained answers after reasoning."""
+"""Build the grammar of a turn.
+
+It covers tool calls that match their schemas, and constrained answers after reasoning.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +41,10 @@ def grammar_fields(
     tool_calls: ToolCallFormat | None,
     reasoning_end: str,
 ) -> dict[str, Any]:
-    """Return the fields of `request` to replace so that the output is a valid turn; empty if any text is valid.
+    """Return the fields of `request` to replace so that the output is a valid turn.
 
-    If a call is required, the request's own constraint is ignored.
+    The result is empty if any text is valid. If a call is required, the request's own constraint is
+    ignored.
 
     Args:
         conversation: the tools, and which of them must be called.
@@ -98,7 +102,7 @@ def _call_rules(
     *,
     is_parallel: bool,
 ) -> list[str]:
-    """Return the rules of calls: ``lead`` is the start of the first call, ``rest`` everything after it.
+    """Return the rules of calls: ``lead`` starts the first call, ``rest`` is everything after.
 
     If `schema_fields` is not None, arguments must match the schemas of the tools; it maps the name
     of a tool to the field that errors in its schema name.
@@ -149,7 +153,10 @@ def _lark_string(text: str) -> str:
 
 
 def _arguments_schema(tool: ToolDefinition) -> Mapping[str, Any]:
-    """Return the schema of a tool's arguments; if it lists properties, it allows only these by default."""
+    """Return the schema of a tool's arguments.
+
+    If it lists properties, it allows only these by default.
+    """
     schema = without_unknown_formats(dict(tool.parameters))
     options = schema.get("x-guidance")
     style = {**(options if isinstance(options, dict) else {}), **_PYTHON_JSON_STYLE}

@@ -1,8 +1,8 @@
-"""Constrain a sample to a list of allowed texts: each token must continue a text that starts with the sample.
+"""Constrain a sample to a list of allowed texts.
 
-Texts are compared as bytes, so neither the tokenization nor the script matters: a token is allowed
-if its bytes follow. In sorted order, the texts with a common prefix are a range, which each token
-narrows.
+Each token must continue a text that starts with the sample. Texts are compared as bytes, so neither
+the tokenization nor the script matters: a token is allowed if its bytes follow. In sorted order,
+the texts with a common prefix are a range, which each token narrows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIELD = "choice"
 
 
 class TokenPrefixIndex:
-    """Finds the tokens of a vocabulary whose bytes are a prefix of a text, without scanning the vocabulary.
+    """Finds the tokens whose bytes are a prefix of a text without scanning the vocabulary.
 
     Tokens that print nothing are not indexed.
     """
@@ -59,7 +59,10 @@ class TokenPrefixIndex:
 
 @frozen(eq=False)
 class Choices:
-    """The texts that the samples of a request may have, sorted and distinct, and the index of the model's tokens."""
+    """The texts that the samples of a request may have.
+
+    They are sorted and distinct; the index of the model's tokens is stored with them.
+    """
 
     texts: Sequence[bytes]
     token_index: TokenPrefixIndex

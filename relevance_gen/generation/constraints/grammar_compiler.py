@@ -1,11 +1,11 @@
-"""Compile the grammars of requests in the background, so that a client with slow grammars delays only itself.
+"""Compile the grammars of requests in the background.
 
-Authenticated and anonymous clients have a queue each, with a thread and a trial process that
-compiles each grammar first. A grammar that takes too much time, memory or stack is an error of its
-request. A queue compiles its grammars sequentially; the number of grammars that a client has
-waiting, and the CPU time that it uses, are limited. This process's own requests (no client) are not
-limited. Compiled grammars are cached for their own client only, so that the timing does not reveal
-the grammars of other clients.
+A client with slow grammars delays only itself. Authenticated and anonymous clients have a queue
+each, with a thread and a trial process that compiles each grammar first. A grammar that takes too
+much time, memory or stack is an error of its request. A queue compiles its grammars sequentially;
+the number of grammars that a client has waiting, and the CPU time that it uses, are limited. This
+process's own requests (no client) are not limited. Compiled grammars are cached for their own
+client only, so that the timing does not reveal the grammars of other clients.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class Grammars:
         self._anonymous.tokenizer = tokenizer
 
     def compile(self, source: GrammarSource, client: str | None = None) -> Future[Grammar]:
-        """Return the future of a compiled grammar; it fails with `InvalidRequestError` if compilation fails.
+        """Return the future of a compiled grammar.
+
+        It fails with `InvalidRequestError` if compilation fails.
 
         Args:
             source: the grammar.
@@ -92,7 +94,10 @@ class Grammars:
         return self._queue_of(client).compile(source, client)
 
     def discard(self, source: GrammarSource, client: str | None, seconds: float) -> None:
-        """Remove a grammar whose masks took too much CPU time from the cache, and charge that time to the client."""
+        """Remove a grammar whose masks are too slow from the cache.
+
+        The CPU time that they took is charged to the client.
+        """
         self._queue_of(client).discard(source, client, seconds)
 
     def close(self) -> None:
@@ -109,7 +114,10 @@ class Grammars:
 
 @frozen
 class _Trial:
-    """The result of compiling a grammar in the trial process: its text in Lark, its error or "", and CPU seconds."""
+    """The result of compiling a grammar in the trial process.
+
+    It has the grammar's text in Lark, its error or "", and the CPU seconds.
+    """
 
     lark: str
     error: str
@@ -117,7 +125,10 @@ class _Trial:
 
 
 class _CompilerQueue:
-    """Compiles grammars sequentially in its own thread; `tokenizer` must be set before the first grammar."""
+    """Compiles grammars sequentially in its own thread.
+
+    `tokenizer` must be set before the first grammar.
+    """
 
     tokenizer: Future[LLTokenizer]
 

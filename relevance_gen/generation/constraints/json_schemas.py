@@ -33,7 +33,8 @@ _NAMED_SCHEMA_KEYS: Final = frozenset(
 def without_unknown_formats(schema: Any) -> Any:
     """Return a schema without the formats that llguidance does not support.
 
-    >>> without_unknown_formats({"properties": {"format": {"type": "string", "format": "password"}}})
+    >>> password = {"type": "string", "format": "password"}
+    >>> without_unknown_formats({"properties": {"format": password}})
     {'properties': {'format': {'type': 'string'}}}
     """
     if isinstance(schema, list):

@@ -1,8 +1,9 @@
-"""Compile grammars with llguidance; this module is its only importer, and also a program that runs in a sandbox.
+"""Compile grammars with llguidance.
 
-A grammar is untrusted input: compiling it may take any time and memory, or exhaust the stack and
-crash the process. So it is first compiled with lower limits in a process that may crash, and then
-in this process. This module imports nothing of this package, so that the sandbox starts fast.
+This module is its only importer, and also a program that runs in a sandbox. A grammar is untrusted
+input: compiling it may take any time and memory, or exhaust the stack and crash the process. So it
+is first compiled with lower limits in a process that may crash, and then in this process. This
+module imports nothing of this package, so that the sandbox starts fast.
 """
 
 from __future__ import annotations
@@ -70,12 +71,18 @@ class _Vocabulary:
 
 
 def create_tokenizer(token_bytes: Sequence[bytes]) -> LLTokenizer:
-    """Return the tokenizer of a vocabulary, given the bytes of each token; takes 0.5 s for 152,000 tokens."""
+    """Return the tokenizer of a vocabulary, given the bytes of each token.
+
+    This takes 0.5 s for 152,000 tokens.
+    """
     return LLTokenizer(TokenizerWrapper(_Vocabulary(token_bytes)))
 
 
 def compile_grammar(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
-    """Compile a Lark grammar and its first mask, which detects grammars without any matching text; see `error_of`."""
+    """Compile a Lark grammar and its first mask.
+
+    The mask detects grammars without any matching text; see `error_of`.
+    """
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS)
     if not matcher.is_error():
         matcher.compute_bitmask()

@@ -228,7 +228,10 @@ class GrammarSource:
             yield GrammarSource("json_schema", json.dumps(schema), start[1])
 
     def compile_error(self, reason: str) -> InvalidRequestError:
-        """Return the error of a failed compilation; for a schema with the paths of the unsupported keys."""
+        """Return the error of a failed compilation.
+
+        For a schema, the error lists the paths of unsupported keys.
+        """
         schema_reason = reason.rpartition("JSON schema: ")[2]
         if self.field != "json_schema" or schema_reason == reason:
             return self.error(f"cannot be compiled: {reason}")

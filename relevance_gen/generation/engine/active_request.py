@@ -117,7 +117,10 @@ class ActiveRequest:
 
     @property
     def can_batch_prefill(self) -> bool:
-        """Whether the prompt may be computed in a batch with other prompts: not if the logits of all its tokens are needed."""
+        """Whether the prompt may be computed in a batch with other prompts.
+
+        It may not if the logits of all its tokens are needed.
+        """
         return not self.params.prompt_logprobs
 
     @property
@@ -250,7 +253,10 @@ class ActiveRequest:
         )
 
     def reset_prefill(self) -> None:
-        """Release the slot before the prompt is computed; the prefill restarts from the beginning in another slot."""
+        """Release the slot before the prompt is computed.
+
+        The prefill restarts from the beginning in another slot.
+        """
         self.slot = None
         self.n_computed = self.n_reused = 0
         self.prompt_logprobs.clear()

@@ -102,7 +102,7 @@ class Engine:
 
     @property
     def capacity(self) -> Capacity:
-        """Further requests that can start: the free slots minus the queued requests without a sample.
+        """Further requests that can start: free slots minus queued requests without a sample.
 
         Slots of anonymous requests count as free for authenticated requests. Requests with a
         grammar count only while they run: any number of them is taken to be compiled, and counting
@@ -130,7 +130,10 @@ class Engine:
         return Capacity(n_requests, n_retained_prompts)
 
     def add(self, queued: QueuedRequest) -> None:
-        """Append a request to the queue, or first compile its grammar. A request to count tokens finishes at once."""
+        """Append a request to the queue, or first compile its grammar.
+
+        A request to count tokens finishes at once.
+        """
         request = ActiveRequest(queued)
         if request.context.count_only:
             try:
@@ -157,16 +160,19 @@ class Engine:
                 self._model.rewind(slot, 0)
 
     def interrupt(self, request_id: int | None = None) -> None:
-        """Stop the computation of a request's prompt, or any computation; unless dropped, it is repeated.
+        """Stop the computation of a request's prompt, or any computation.
 
-        A batch of several prompts is not stopped: its chunks are short, and the chunks of the other
-        requests would have to be computed again.
+        It is repeated unless the request is dropped. A batch of several prompts is not stopped: its
+        chunks are short, and the chunks of the other requests would have to be computed again.
         """
         if request_id is None or self._prefilling_ids == {request_id}:
             self._model.interrupt()
 
     def clear(self) -> None:
-        """Remove all requests and clear the cache. This does not use the model, which may have failed."""
+        """Remove all requests and clear the cache.
+
+        This does not use the model, which may have failed.
+        """
         self._queue.clear()
         self._running.clear()
         self._preempted.clear()
@@ -175,10 +181,12 @@ class Engine:
         self._cache.clear()
 
     def step(self) -> Iterator[EngineEvent]:
-        """Run one step: assign slots, compute up to `n_batch` prompt tokens, compute one token for each running sample.
+        """Run one step of computation.
 
-        The step proceeds while its events are read, so that a caller can deliver the first token of
-        a request before the next computation. Read all events before the next step.
+        The step assigns slots, computes up to `n_batch` prompt tokens, and computes one token for
+        each running sample. The step proceeds while its events are read, so that a caller can
+        deliver the first token of a request before the next computation. Read all events before the
+        next step.
         """
         # Without other work, wait a moment for a grammar.
         has_other_work = bool(self._queue or self._running)
@@ -244,7 +252,11 @@ class Engine:
     # ── Actions ──────────────────────────────────────────────────────────────────────────────────
 
     def _preempt(self, slot: int) -> None:
-        """Free a slot. A running sample is saved so that it can resume; an incomplete prefill restarts from the beginning."""
+        """Free a slot.
+
+        A running sample is saved so that it can resume; an incomplete prefill restarts from the
+        beginning.
+        """
         if slot in self._running:
             running = self._running.pop(slot)
             self._preempted.append(_PreemptedSample(running, self._model.save(slot)))
@@ -253,7 +265,7 @@ class Engine:
         self._model.rewind(slot, 0)
 
     def _tokenize(self, request: ActiveRequest, slot: int) -> None:
-        """Tokenize a prompt, and restore the longest `_reusable` prefix of it from the cache to its slot."""
+        """Tokenize a prompt, and restore its longest `_reusable` cached prefix to its slot."""
         params = request.params
         self._n_tokenized_characters += len(params.text) + sum(map(len, params.stop))
         try:
@@ -304,7 +316,10 @@ class Engine:
     def _compute_chunks(
         self, requests: Sequence[ActiveRequest], chunks: Sequence[scheduler.PrefillChunk]
     ) -> Logits:
-        """Compute chunks of prompts; return the logits after the last token of each, shape (n, V)."""
+        """Compute chunks of prompts.
+
+        Return the logits after the last token of each, shape (n, V).
+        """
         slots = [chunk.slot for chunk in chunks]
         starts = [chunk.start for chunk in chunks]
         tokens = [
@@ -318,7 +333,10 @@ class Engine:
         return logits[-1:]
 
     def _save_to_cache(self, request: ActiveRequest, slot: int) -> None:
-        """Cache a computed prompt, unless it cannot fit or the cache has the same number of `_reusable` tokens of it."""
+        """Cache a computed prompt, unless it cannot fit.
+
+        It is not cached either if the cache has the same number of `_reusable` tokens of it.
+        """
         n_bytes = request.tokens.nbytes + self._model.saved_bytes(slot)
         if n_bytes > self._cache.max_bytes:
             return
@@ -328,7 +346,10 @@ class Engine:
             self._cache.put(request.tokens, request.state, request.client)
 
     def _start(self, request: ActiveRequest, slots: Sequence[int]) -> None:
-        """Sample the first token of the next samples from the logits after the prompt, and move the request to the end."""
+        """Sample the first token of the next samples from the logits after the prompt.
+
+        Then move the request to the end.
+        """
         if not request.n_started:
             self.counters.first_tokens += 1
             wait_s = self._clock() - request.queued.created
@@ -374,9 +395,10 @@ class Engine:
         return is_authenticated or running.state.has_fast_mask
 
     def _advance(self, slots: Sequence[int], logits: Logits) -> None:
-        """Sample and append the next tokens, and finish samples; row i of `logits` belongs to ``slots[i]``.
+        """Sample and append the next tokens, and finish samples.
 
-        The masks of the following tokens are computed in threads while the model computes.
+        Row i of `logits` belongs to ``slots[i]``. The masks of the following tokens are computed in
+        threads while the model computes.
         """
         batch = [self._running[slot] for slot in slots]
         self.counters.generated_tokens += len(batch)
@@ -397,7 +419,7 @@ class Engine:
         self._finish_samples(slots)
 
     def _finish_samples(self, slots: Sequence[int]) -> None:
-        """Free the slots of finished samples, store their completions, and report complete responses."""
+        """Free the slots of finished samples, store completions, and report complete responses."""
         for slot in slots:
             running = self._running.get(slot)
             if running is None or running.state.finish_reason is None:
@@ -422,7 +444,10 @@ class Engine:
         request.release()
 
     def _reusable(self, n_tokens: int) -> int:
-        """Return how many of `n_tokens` cached tokens can be reused without changing a bit of the following results."""
+        """Return how many of `n_tokens` cached tokens can be reused.
+
+        Reusing them does not change a bit of the following results.
+        """
         multiple = self._model.prefill_multiple
         if multiple == 1:
             multiple = self._model.n_batch

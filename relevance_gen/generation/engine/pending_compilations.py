@@ -1,4 +1,7 @@
-"""Requests whose grammars are being compiled; the engine queues a request when its grammar is ready."""
+"""Requests whose grammars are being compiled.
+
+The engine queues a request when its grammar is ready.
+"""
 
 from __future__ import annotations
 

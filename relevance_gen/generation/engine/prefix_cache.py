@@ -1,4 +1,4 @@
-"""Cache of computed prompts, so that a prompt with a common prefix does not compute that prefix again."""
+"""Cache of computed prompts, so that a common prefix of prompts is not computed again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class CachedPrompt:
 
 @frozen(eq=False)
 class PrefixMatch:
-    """The longest cached prefix of a prompt: its number of tokens, and the cached prompt; ``None`` if there is none."""
+    """The number of tokens of a prompt's longest cached prefix, and the cached prompt.
+
+    It is ``None`` if no prefix is cached.
+    """
 
     n_tokens: int
     cached: CachedPrompt | None
@@ -72,7 +75,10 @@ class PrefixCache:
         return PrefixMatch(n_best, self._prompts.get(best_key))
 
     def put(self, prompt: Tokens, state: SavedState, client: str | None = None) -> None:
-        """Cache the state after a client's prompt, and drop this client's prompts that are prefixes of it."""
+        """Cache the state after a client's prompt.
+
+        Drop this client's prompts that are prefixes of it.
+        """
         for key, cached in self._prompts.items():
             if cached.client == client:
                 n_common = _common_prefix_length(prompt, cached.tokens)

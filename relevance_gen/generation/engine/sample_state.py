@@ -120,7 +120,10 @@ class SampleState:
                 self._next_mask = executor.submit(self.constraint.mask, may_end=self.may_end)
 
     def mask(self) -> Mask | None:
-        """Return which tokens may be sampled next; ``None`` allows all. Valid until the next call."""
+        """Return which tokens may be sampled next; ``None`` allows all.
+
+        Valid until the next call.
+        """
         if self.constraint is None:
             return self._allowed_tokens
         started, self._next_mask = self._next_mask, None
@@ -137,7 +140,7 @@ class SampleState:
         return self._random.random()
 
     def accept(self, sampled: SampledToken, piece: bytes) -> str:
-        """Append a token, decide whether the sample ends, and return the text that this releases."""
+        """Append a token, decide whether the sample ends, and return the released text."""
         token = sampled.token
         self.tokens.append(token)
         if sampled.logprob is not None:
@@ -165,7 +168,10 @@ class SampleState:
         return released
 
     def _reason_to_end(self, token: int) -> FinishReason | None:
-        """Return why the sample ends with `token`, which is not an EOS token and does not complete a stop string."""
+        """Return why the sample ends with `token`.
+
+        The token is not an EOS token and does not complete a stop string.
+        """
         if self.constraint is not None:
             self.constraint.accept(token)
             if self.constraint.complete:

@@ -1,8 +1,9 @@
-"""Decide the engine's next action: a pure function of a small state of counts and slots, without model and texts.
+"""Decide the engine's next action.
 
-One step of the engine consists of the actions that `next_action` returns, up to a `Decode` or
-``None``: assign free slots, compute at most `n_batch` tokens of prompts, start samples, and compute
-one token for each running sample.
+The decision is a pure function of a small state of counts and slots, without model and texts. One
+step of the engine consists of the actions that `next_action` returns, up to a `Decode` or ``None``:
+assign free slots, compute at most `n_batch` tokens of prompts, start samples, and compute one token
+for each running sample.
 
 A free slot is assigned by priority first: anonymous clients get it only if no other client can use
 it. Then it goes to the client with the fewest slots, to that client's request with the fewest
@@ -91,7 +92,7 @@ class Resume:
 
 @frozen
 class Tokenize:
-    """Tokenize the prompt of the waiting request at `queue_index`, which will be computed in `slot`."""
+    """Tokenize the prompt of the waiting request at `queue_index` for computation in `slot`."""
 
     queue_index: int
     slot: int
@@ -99,7 +100,10 @@ class Tokenize:
 
 @frozen
 class PrefillChunk:
-    """Tokens `start` (inclusive) to `stop` (exclusive) of the prompt of the waiting request at `queue_index`."""
+    """A range of tokens of the prompt of the waiting request at `queue_index`.
+
+    It includes `start` and excludes `stop`.
+    """
 
     queue_index: int
     slot: int
@@ -116,7 +120,10 @@ class Prefill:
 
 @frozen
 class Start:
-    """Start a sample of the waiting request at `queue_index` in each of `slots`, then move the request to the end."""
+    """Start a sample of the waiting request at `queue_index` in each of `slots`.
+
+    Then move the request to the end.
+    """
 
     queue_index: int
     slots: tuple[int, ...]
@@ -159,7 +166,7 @@ def next_action(state: EngineState) -> Action | None:
 
 
 def max_retained_prompts(n_slots: int) -> int:
-    """Return how many requests of one priority may retain their prompts for samples that have not started.
+    """Return how many requests of a priority may retain their prompts for samples not yet started.
 
     Any further request for several samples waits, unless its client has no other such request: so
     requests of one client do not block another client. Except for one prompt of each client,
@@ -170,7 +177,10 @@ def max_retained_prompts(n_slots: int) -> int:
 
 
 def retains_prompt(request: ActiveRequest) -> bool:
-    """Return whether a computed prompt is retained, or will be, for further samples than the sample in its slot."""
+    """Return whether a computed prompt is or will be retained for further samples.
+
+    These are samples other than the sample in its slot.
+    """
     return _is_computed(request) if request.slot is None else request.n_pending_samples > 1
 
 
@@ -183,7 +193,10 @@ def _is_anonymous(client: str | None) -> bool:
 
 
 def _assign_slots(state: EngineState) -> AssignSlot | Start | Preempt | Resume | None:
-    """Assign the free slots; return the action for the first request that gets a slot, or that must give one up."""
+    """Assign the free slots.
+
+    Return the action for the first request that gets a slot, or that must give one up.
+    """
     clients_by_slot = dict(state.running)
     for request in state.waiting:
         if request.slot is not None:
@@ -226,9 +239,10 @@ def _distribute_slots(
     n_usable: Sequence[int],
     n_held: Mapping[str | None, int],
 ) -> dict[int, list[int]]:
-    """Distribute the free slots; return them by queue index, in the order in which requests get their first.
+    """Distribute the free slots.
 
-    Anonymous requests get no slot before all preempted samples have one again.
+    Return them by queue index, in the order in which requests get their first. Anonymous requests
+    get no slot before all preempted samples have one again.
 
     Args:
         state: the state of the engine.
@@ -327,7 +341,7 @@ def padded_length(chunks: Sequence[PrefillChunk], multiple: int) -> int:
 
 
 def _can_compute(chunks: Sequence[PrefillChunk], state: EngineState) -> bool:
-    """Return whether chunks can be computed as a batch: within the budget, and with little padding."""
+    """Return whether chunks can be computed as a batch: within budget, with little padding."""
     length = padded_length(chunks, state.prefill_multiple)
     if length * len(chunks) > state.budget:
         return False

@@ -1,4 +1,7 @@
-"""Assemble token bytes into text: complete characters only, and no text that may belong to a stop string."""
+"""Assemble token bytes into text.
+
+Only complete characters are text, and no text that may belong to a stop string is released.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """Find the first occurrence of any of many non-empty strings, character by character (Aho–Corasick).
+    """Find the first occurrence of any of many non-empty strings by character (Aho–Corasick).
 
     A state is the longest suffix of the text so far that is a prefix of a stop string.
     ``depth[state]`` is its length, and so the number of characters to hold back. The cost of a
@@ -76,7 +79,10 @@ class TextAssembler:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, piece: bytes, *, may_stop: bool = True) -> str:
-        """Append the bytes of a token; return the text to release. Stop strings are ignored unless `may_stop`."""
+        """Append the bytes of a token; return the text to release.
+
+        Stop strings are ignored unless `may_stop`.
+        """
         return self._release(self._decoder.decode(piece), may_stop)
 
     def flush(self, *, may_stop: bool = True) -> str:

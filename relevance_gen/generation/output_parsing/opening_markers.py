@@ -1,4 +1,7 @@
-"""Opening markers: the text that a model writes before a tool call, before reasoning or before its answer."""
+"""Opening markers of tool calls, reasoning and answers.
+
+A model writes the marker before the part that it opens.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,10 @@ class MarkerMatch:
 
 
 def may_become(word: str, text: str, start: int) -> bool:
-    """Return whether the rest of `text` from `start` is a proper prefix of `word`, which more text may complete."""
+    """Return whether the rest of `text` is a proper prefix of `word`.
+
+    The rest begins at `start`, and more text may complete it.
+    """
     return len(text) - start < len(word) and word.startswith(text[start:])
 
 

@@ -198,7 +198,10 @@ class OutputParser:
     def _match_opening(
         self, openings: Sequence[OpeningMarker], is_last: bool
     ) -> MarkerMatch | None:
-        """Return the first opening marker that the buffer starts with, or may start with when more text arrives."""
+        """Return the first opening marker that the buffer starts with.
+
+        A marker that the buffer may start with when more text arrives is included.
+        """
         for opening in openings:
             match = opening.match(self._buffer)
             if match is None:

@@ -1,4 +1,7 @@
-"""Incremental parsers of tool-call arguments, which return JSON: for JSON itself, tagged values and unquoted names."""
+"""Incremental parsers of tool-call arguments, which return JSON.
+
+There is a parser for JSON itself, for tagged values, and for unquoted names.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,10 @@ class ArgumentsParser(Protocol):
 
 
 class JsonArguments:
-    """Parses arguments that are a JSON object, and skips the rest of `n_outer` objects and lists around them."""
+    """Parses arguments that are a JSON object.
+
+    The rest of `n_outer` objects and lists around them is skipped.
+    """
 
     def __init__(self, n_outer: int) -> None:
         self._outer_depth = -n_outer
@@ -94,10 +100,10 @@ class JsonArguments:
 
 
 class TaggedArguments:
-    """Parses arguments with tags around each name and value; a value is a string, JSON or a Python constant.
+    """Parses arguments with tags around each name and value.
 
-    `schemas` maps the names of arguments to their JSON schemas; it is ignored if it is not a
-    mapping.
+    A value is a string, JSON or a Python constant. `schemas` maps the names of arguments to their
+    JSON schemas; it is ignored if it is not a mapping.
     """
 
     def __init__(self, tags: ArgumentTags, schemas: object) -> None:
@@ -150,7 +156,10 @@ class TaggedArguments:
 
 
 class UnquotedArguments:
-    """Parses an object whose names are unquoted and whose strings are between delimiters; JSON is accepted, too."""
+    """Parses an object whose names are unquoted and whose strings are between delimiters.
+
+    JSON is accepted, too.
+    """
 
     def __init__(self, delimiter: str) -> None:
         first = re.escape(delimiter[0])
@@ -239,14 +248,16 @@ def _to_json_escape(escape: re.Match[str]) -> str:
 
 
 def as_json(text: str, schema: Any = None) -> str:
-    """Return `text` if it is a JSON value or a Python constant; otherwise return it as a JSON string.
+    """Return `text` if it is a JSON value or a Python constant, otherwise as a JSON string.
 
     A text that `schema` allows as a string is a JSON string, except ``null`` if the schema allows
     that, too.
 
     >>> optional = {"anyOf": [{"type": "string"}, {"type": "null"}]}
-    >>> as_json("5"), as_json("5", optional), as_json("null", optional), as_json("null", {"type": "string"})
-    ('5', '"5"', 'null', '"null"')
+    >>> as_json("5"), as_json("5", optional)
+    ('5', '"5"')
+    >>> as_json("null", optional), as_json("null", {"type": "string"})
+    ('null', '"null"')
     """
     value = _PYTHON_VALUES.get(text.strip(), text.strip())
     try:

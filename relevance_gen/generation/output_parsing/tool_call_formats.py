@@ -1,4 +1,7 @@
-"""Tables of the formats in which model families write tool calls and reasoning, selected by the chat template."""
+"""Tables of the formats in which model families write tool calls and reasoning.
+
+The chat template selects the format.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ class ToolCallFormat:
 
     @property
     def next_openings(self) -> tuple[OpeningMarker, ...]:
-        """The markers after a call: the opening of another call, or the words that close this call."""
+        """The markers after a call: another call's opening, or the words that close this call."""
         another = f"{self.before_name}NAME{self.before_arguments}"
         texts = [self.between_calls + text for text in (another, *self.alternative_openings)]
         openings = [self._opening(text) for text in texts]
@@ -76,7 +79,10 @@ class ToolCallFormat:
 
     @property
     def _closing_words(self) -> tuple[str, ...]:
-        """The words after the arguments of a call; the brace of a JSON object around the call is excluded."""
+        """The words after the arguments of a call.
+
+        The brace of a JSON object around the call is excluded.
+        """
         after = self.after_arguments
         if self.before_name.endswith('"'):
             after = after.removeprefix("}")

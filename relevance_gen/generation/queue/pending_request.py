@@ -1,4 +1,4 @@
-"""A queued request with the parts that never leave this process: the future and the text callback."""
+"""A queued request with the parts that never leave this process: future and text callback."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ class PendingRequest:
             self.on_text(sample, text)
 
     def parse_response(self, response: GenerationResponse) -> GenerationResponse:
-        """Return the response with parsed turns, and pass text that the parsers held back to the callback."""
+        """Return the response with parsed turns.
+
+        Text that the parsers held back is passed to the callback.
+        """
         output_format = self.queued.context.output_format
         if output_format is None:
             return response
@@ -104,7 +107,7 @@ class PendingRequest:
                 self.on_text(sample, part)
 
     def settle(self, outcome: GenerationResponse | BaseException) -> None:
-        """Settle the future and drop it, because the traceback of an error may refer to this object."""
+        """Settle the future and drop it, because an error's traceback may refer to this object."""
         future = self.future
         del self.future
         try:

@@ -1,6 +1,7 @@
-"""Prefix-aware routing: a prompt goes to a worker that has computed its prefix, if that worker is not overloaded.
+"""Prefix-aware routing of prompts to workers.
 
-Each worker has its own prefix cache. The queue stores, as hashes of text blocks, which prompts each
+A prompt goes to a worker that has computed its prefix, if that worker is not overloaded. Each
+worker has its own prefix cache. The queue stores, as hashes of text blocks, which prompts each
 worker took. A worker defers a request to a worker that has computed a longer prefix, has capacity,
 and is not much busier. Source: the routers of SGLang (cache-aware) and of vLLM's production stack
 (prefix-aware) weigh the same two quantities.
@@ -33,7 +34,9 @@ step."""
 
 
 def blocks_of(text: str, client: str | None = None) -> Blocks:
-    """Return a hash for each complete block of a client's text; it covers all text up to the block's end.
+    """Return a hash for each complete block of a client's text.
+
+    It covers all text up to the block's end.
 
     >>> first, second = blocks_of("a" * 600), blocks_of("a" * 256 + "b" * 256)
     >>> len(first), first[0] == second[0], first[1] == second[1]
@@ -56,7 +59,10 @@ class PrefixTable:
         self._blocks: LruCache[bool] = LruCache(max_bytes, lambda _: 0)
 
     def add(self, blocks: Blocks) -> None:
-        """Add a prompt and evict the oldest blocks; the last blocks of a prompt are evicted before its first blocks."""
+        """Add a prompt and evict the oldest blocks.
+
+        The last blocks of a prompt are evicted before its first blocks.
+        """
         for block in reversed(blocks):
             self._blocks.put(block, True)
 

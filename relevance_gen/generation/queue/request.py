@@ -93,7 +93,9 @@ DEFAULT_CONTEXT = RequestContext()
 
 @frozen
 class QueuedRequest:
-    """A request that a queue has accepted. It can be pickled, and refers to no future and no engine.
+    """A request that a queue has accepted.
+
+    It can be pickled, and refers to no future and no engine.
 
     Args:
         id: number in order of arrival, unique in its queue; two queued requests are equal if their
@@ -182,7 +184,7 @@ class RequestFields(TypedDict, total=False):
 
 
 def as_request(request: object, fields: Mapping[str, Any] = _NO_FIELDS) -> GenerationRequest:
-    """Build a request from a text, a request or a mapping, and from `fields`, which override its fields.
+    """Build a request from a text, a request or a mapping, and `fields`, which override its own.
 
     Raises:
         InvalidRequestError: `request` is of another type, or a field is wrong.

@@ -114,7 +114,10 @@ class RequestQueue:
 
     @property
     def forked(self) -> bool:
-        """Whether this process was forked from the process that created the queue, so that the workers do not exist here."""
+        """Whether this process was forked from the process that created the queue.
+
+        Then the workers do not exist here.
+        """
         return self._pid != os.getpid()
 
     @property
@@ -135,7 +138,9 @@ class RequestQueue:
     def put(
         self, queued: QueuedRequest, on_text: OnText | None = None
     ) -> Future[GenerationResponse]:
-        """Append a request; return the future of its response, which can be cancelled until it has a result.
+        """Append a request.
+
+        Return the future of its response, which can be cancelled until it has a result.
 
         Raises:
             OverloadedError: too many samples of this client wait already.
@@ -161,7 +166,10 @@ class RequestQueue:
         return future
 
     def close(self) -> None:
-        """Refuse new requests; waiting requests are still served. Does nothing in a forked process."""
+        """Refuse new requests; waiting requests are still served.
+
+        Does nothing in a forked process.
+        """
         if self.forked:
             return  # Another thread may have held the lock at the time of the fork.
         with self._changed:
@@ -184,7 +192,7 @@ class RequestQueue:
     def take(
         self, worker_id: int, capacity: Capacity, timeout_s: float | None = None
     ) -> list[QueuedRequest] | None:
-        """Remove and return the next requests: up to the worker's capacity, and up to its share of the queue.
+        """Remove and return the next requests, up to the worker's capacity and share of the queue.
 
         If no request is available for the worker, wait once for a change: at most `timeout_s`
         seconds (``None``: no limit), and at most `MAX_DEFER_S` while requests are deferred to other
@@ -208,7 +216,10 @@ class RequestQueue:
             return None if self._is_done(worker_id) else self._choose(worker)
 
     def deliver(self, worker_id: int, event: EngineEvent) -> None:
-        """Pass an event to the caller of its request; events of requests that the worker does not have are ignored."""
+        """Pass an event to the caller of its request.
+
+        Events of requests that the worker does not have are ignored.
+        """
         worker = self._workers.get(worker_id)
         pending = None if worker is None else worker.taken.get(event.request_id)
         if worker is None or pending is None:
@@ -315,7 +326,7 @@ class RequestQueue:
         return sorted(self._waiting.values(), key=turn)
 
     def _should_defer(self, worker: _RegisteredWorker, pending: PendingRequest) -> bool:
-        """Return whether a request waits for a worker that has computed a longer prefix of its prompt."""
+        """Return whether a request waits for a worker that has more of its prompt's prefix."""
         if not pending.blocks:
             return False
         now_s = time.monotonic()
@@ -391,7 +402,10 @@ class RequestQueue:
         pending.settle(outcome)
 
     def _requeue(self, worker: _RegisteredWorker) -> list[PendingRequest]:
-        """Return requests of a removed worker to the front of the queue; return the requests that must fail instead."""
+        """Return requests of a removed worker to the front of the queue.
+
+        Return the requests that must fail instead.
+        """
         failed: list[PendingRequest] = []
         taken, worker.taken = worker.taken, {}
         for pending in reversed(taken.values()):
@@ -422,7 +436,10 @@ class RequestQueue:
             worker.on_cancel(request_id)
 
     def _is_done(self, worker_id: int) -> bool:
-        """Remove a worker if the queue is closed and empty and the worker has no request; return whether the worker is removed."""
+        """Remove a worker if the queue is closed and empty and the worker has no request.
+
+        Return whether the worker is removed.
+        """
         worker = self._workers.get(worker_id)
         if worker is None:
             return True

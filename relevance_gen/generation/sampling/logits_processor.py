@@ -1,4 +1,4 @@
-"""Changes of the logits of one sample before sampling: bias, penalties, and suppression of EOS tokens."""
+"""Changes of one sample's logits before sampling: bias, penalties, suppressed EOS tokens."""
 
 from __future__ import annotations
 
@@ -76,7 +76,10 @@ class LogitsProcessor:
         self._counts[index] += 1
 
     def replacement(self, logits: Logits) -> Replacement:
-        """Return the tokens whose logits change, and their new logits, for the model's `logits` of shape (V,)."""
+        """Return the tokens whose logits change, and their new logits.
+
+        `logits` are those of the model, shape (V,).
+        """
         request = self._request
         n_changed = len(self._index_by_token)
         # All arrays have the shape (n_changed,).

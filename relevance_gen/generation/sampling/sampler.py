@@ -150,9 +150,10 @@ def _effective_top_k(request: GenerationRequest, n_vocab: int) -> int:
 
 
 def log_probabilities(logits: Logits, tokens: Ids) -> NDArray[np.float64]:
-    """Return ln p(token) under the model's own distribution: logit − ln Σ exp(logits), shape (B,), float64.
+    """Return ln p(token) of the model's own distribution, shape (B,), float64.
 
-    The logits, shape (B, V), are the model's, before any bias, penalty or temperature.
+    It is computed as logit − ln Σ exp(logits). The logits, shape (B, V), are the model's, before
+    any bias, penalty or temperature.
     """
     token_logits = logits[np.arange(len(tokens)), tokens].astype(np.float64)
     # Row by row, so that the temporary arrays of a row fit into the processor's cache.
@@ -162,7 +163,7 @@ def log_probabilities(logits: Logits, tokens: Ids) -> NDArray[np.float64]:
 
 
 def top_logprobs(logits: Logits, n_tokens: int) -> tuple[TokenLogprob, ...]:
-    """Return the `n_tokens` most likely tokens under the model's own distribution, in descending order.
+    """Return the `n_tokens` most likely tokens of the model's own distribution, best first.
 
     Tokens of probability 0 are left out; of equally likely tokens the lower id comes first.
 
@@ -189,11 +190,11 @@ def _log_sum_exp(logits: Logits) -> float:
 
 
 def largest_ids(logits: Logits, k: int) -> Ids:
-    """Return the ids of each row's `k` largest logits, in descending order: shape (B, k) for logits of shape (B, V).
+    """Return the ids of each row's `k` largest logits in descending order.
 
-    A large vocabulary is folded into a matrix with the ids in row order. The `k` largest logits are
-    in the `k` columns with the largest maxima, because an element of any other column is not larger
-    than `k` such maxima. `k` is in [1, V].
+    The shape is (B, k) for logits of shape (B, V). A large vocabulary is folded into a matrix with
+    the ids in row order. The `k` largest logits are in the `k` columns with the largest maxima,
+    because an element of any other column is not larger than `k` such maxima. `k` is in [1, V].
     """
     n_rows, n_vocab = logits.shape
     # This height balances the time for the column maxima with the time for the selected columns.
@@ -298,12 +299,12 @@ def _relative_probabilities(logits: Logits, largest: np.float32, temperature: fl
 
 
 def _candidates(weights: Weights, total: float, request: GenerationRequest) -> Ids:
-    """Return the ids of all tokens that top_p and min_p can keep, and of few further tokens, without sorting all weights.
+    """Return the ids of all tokens that top_p and min_p can keep, and of few further tokens.
 
-    A token with a probability below (1 − top_p) / V is not among the most likely tokens that reach
-    top_p, because all such tokens together have less than 1 − top_p. If many tokens are above this
-    bound, a larger bound is estimated from a part of the weights; it is used if the tokens above it
-    have more than top_p.
+    The weights are not all sorted. A token with a probability below (1 − top_p) / V is not among
+    the most likely tokens that reach top_p, because all such tokens together have less than 1 −
+    top_p. If many tokens are above this bound, a larger bound is estimated from a part of the
+    weights; it is used if the tokens above it have more than top_p.
     """
     bound = max((1 - request.top_p) * total / len(weights), request.min_p)
     step = len(weights) // _N_SAMPLED_WEIGHTS + 1
@@ -319,10 +320,11 @@ def _candidates(weights: Weights, total: float, request: GenerationRequest) -> I
 
 
 def _reaching(weights: Weights, target: float, side: Literal["left", "right"]) -> int:
-    """Return the index at which the cumulative sum of `weights` first reaches (left) or exceeds (right) `target`.
+    """Return the index at which the cumulative sum of `weights` reaches `target`.
 
-    If rounding keeps the sum below the target, return the index of the last weight above 0. Blocks
-    are summed first, because a cumulative sum of all weights is ten times slower.
+    There it first reaches (left) or exceeds (right) the target. If rounding keeps the sum below the
+    target, return the index of the last weight above 0. Blocks are summed first, because a
+    cumulative sum of all weights is ten times slower.
     """
     width = int(len(weights) ** 0.5)
     block_starts = np.arange(0, len(weights), width)

@@ -1,1 +1,1 @@
-"""Read and check the sources of an index: chunks, mappings, tables, JSON lines, Parquet and folders."""
+"""Read and check the sources of an index: chunks, mappings, tables, JSON, Parquet, folders."""

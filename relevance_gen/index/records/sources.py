@@ -1,4 +1,7 @@
-"""Read the chunks of an index from a source: JSON lines, Parquet, a folder of documents, a table or any iterable."""
+"""Read the chunks of an index from a source.
+
+A source is JSON lines, Parquet, a folder of documents, a table or any iterable.
+"""
 
 from __future__ import annotations
 
@@ -225,7 +228,8 @@ def is_record_file(path: str) -> bool:
     """Return whether a file exists at a path whose name is that of JSON lines or Parquet."""
     if kind_of(path).kind is None:
         return False
-    return os.path.isfile(path)  # noqa: PTH113 - Path raises an error for a text that is too long for a path
+    # Path raises an error for a text that is too long for a path.
+    return os.path.isfile(path)  # noqa: PTH113
 
 
 def _document_chunks(folder: Path) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,10 @@ _PANDAS_INDEX_PREFIX: Final = "__index_level_"
 
 
 def is_table(values: object) -> bool:
-    """Return whether a value is a table by Arrow's interface, as data frames are; a single column is not."""
+    """Return whether a value is a table by Arrow's interface, as data frames are.
+
+    A single column is not a table.
+    """
     has_columns = hasattr(values, "columns") or hasattr(values, "schema")
     return hasattr(values, "__arrow_c_stream__") and has_columns
 

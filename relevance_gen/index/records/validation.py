@@ -120,7 +120,7 @@ def record_chunk(
     *,
     title: str = "title",
 ) -> Any:
-    """Return a record as a mapping that is a chunk: all fields except text and title become metadata.
+    """Return a record as a mapping that is a chunk; other fields than text and title are metadata.
 
     The fields of a nested mapping ``metadata`` become metadata, too. A field that is None counts as
     absent. A record that is not a mapping is returned unchanged.
@@ -212,7 +212,7 @@ def _iterable_of(
 
 
 def _has_documented_fields(value: Any) -> bool:
-    """Return whether a value is a dict with only the fields of a chunk, and metadata that is a dict."""
+    """Return whether a value is a dict with only a chunk's fields, and metadata that is a dict."""
     if type(value) is not dict or not value.keys() <= _CHUNK_FIELDS:
         return False
     return type(value.get("metadata", {})) is dict

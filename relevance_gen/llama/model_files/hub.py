@@ -40,14 +40,19 @@ class HubModel:
 
     @classmethod
     def read(cls, text: str) -> HubModel | None:
-        """Parse ``owner/name``, ``owner/name:FILE-OR-QUANTIZATION`` or ``owner/name/FILE``; None for anything else."""
+        """Parse ``owner/name``, ``owner/name:FILE-OR-QUANTIZATION`` or ``owner/name/FILE``.
+
+        The result is None for anything else.
+        """
         name = _HUB_NAME.fullmatch(text)
         if name is None:
             return None
         return cls(name["repository"], name["path"] or name["selection"])
 
     def fetch(self) -> Path:
-        """Return the file from the hub's own cache, or download it, with a progress bar on a terminal.
+        """Return the file from the hub's own cache, or download it.
+
+        A terminal shows a progress bar.
 
         Raises:
             ModelLoadError: the file does not exist or cannot be downloaded; the message has a
@@ -134,14 +139,20 @@ def choose_file(names: Sequence[str], selection: str | None = None) -> str:
 
 
 def _is_model(name: str) -> bool:
-    """Return whether a file is a GGUF model or its first part; an image projector (mmproj) is not a model."""
+    """Return whether a file is a GGUF model or its first part.
+
+    An image projector (mmproj) is not a model.
+    """
     part = _PART_SUFFIX.search(name)
     is_first = part is None or int(part[1]) == 1
     return is_first and name.lower().endswith(".gguf") and "mmproj" not in name.lower()
 
 
 def parts(file: str) -> list[str]:
-    """Return the names of all parts of a model file in order; llama.cpp finds the other parts by the first."""
+    """Return the names of all parts of a model file in order.
+
+    With the first part, llama.cpp finds the others.
+    """
     part = _PART_SUFFIX.search(file)
     if part is None:
         return [file]

@@ -27,7 +27,9 @@ def is_embedded(
 
 
 def refuse_no_model(model: str) -> None:
-    """Check, without loading or downloading, that `model` may be a readable GGUF file or a model on the hub.
+    """Check without loading that `model` may be a readable GGUF file or a model on the hub.
+
+    Nothing is downloaded.
 
     Raises:
         ModelLoadError: it is neither; `resolve` or loading would raise the same error later.
@@ -46,7 +48,10 @@ def refuse_no_model(model: str) -> None:
 
 
 def check_is_gguf(path: Path) -> None:
-    """Raise `ModelLoadError` if a file is missing or not in GGUF format, with a clearer reason than llama.cpp's."""
+    """Raise `ModelLoadError` if a file is missing or not in GGUF format.
+
+    The reason is clearer than llama.cpp's.
+    """
     try:
         with path.open("rb") as file:
             magic = file.read(len(_MAGIC))

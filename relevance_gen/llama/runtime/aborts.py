@@ -19,7 +19,7 @@ _handlers: dict[int, Callable[[str], None]] = {}
 
 @contextlib.contextmanager
 def guard(handler: Callable[[str], None]) -> Iterator[None]:
-    """Call `handler` with the reason if llama.cpp aborts in this thread, or in any of its own threads.
+    """Call `handler` with the reason if llama.cpp aborts in this thread or one of its threads.
 
     `handler` is called in the thread that aborts, which never continues.
     """

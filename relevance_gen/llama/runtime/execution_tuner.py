@@ -1,4 +1,4 @@
-"""Choose the number of threads and the batching of each step by timing recent steps on this machine.
+"""Choose the threads and the batching of each step by timing recent steps on this machine.
 
 More threads are not always faster. They synchronize after every operation, so a single core taken
 by another process can make a step ten times slower than it would be on one thread. Larger batches
@@ -73,9 +73,10 @@ class _StepTimings:
 
 
 class ExecutionTuner:
-    """Chooses the strategy of each step from the timings of steps of similar size; used by one thread.
+    """Chooses the strategy of each step from the timings of steps of similar size.
 
-    It starts with the most threads. Only differences of `clock`, in seconds, matter.
+    It is used by one thread. It starts with the most threads. Only differences of `clock`, in
+    seconds, matter.
     """
 
     def __init__(
@@ -133,7 +134,10 @@ class ExecutionTuner:
             self._n_threads = strategy.n_threads
 
     def _timings_of(self, n_rows: int, *, can_split: bool) -> _StepTimings:
-        """Return the timings of small batches by their size, of larger batches by their size's power of two."""
+        """Return the timings of batches by their size.
+
+        Larger batches are grouped by their size's power of two.
+        """
         size = n_rows
         if n_rows > _MAX_SPLIT_ROWS:
             size = _MAX_SPLIT_ROWS + n_rows.bit_length()

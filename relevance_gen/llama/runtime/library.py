@@ -1,4 +1,7 @@
-"""The loaded library; this is the only module that imports it. It forwards llama.cpp's log and aborts to Python."""
+"""The loaded library; this is the only module that imports it.
+
+It forwards llama.cpp's log and aborts to Python.
+"""
 
 from __future__ import annotations
 

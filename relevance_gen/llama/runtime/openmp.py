@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def limit_spin_wait() -> Iterator[None]:
-    """Set a short spin time for a libgomp that is loaded inside this context, unless the user has set it.
+    """Set a short spin time for a libgomp loaded inside this context, unless the user set it.
 
     libgomp reads its settings when it is loaded, so the environment is restored afterwards.
     """
@@ -42,7 +42,10 @@ def limit_spin_wait() -> Iterator[None]:
 
 
 def _is_loaded() -> bool:
-    """Return whether this process has loaded the system's libgomp; copies inside wheels have other names."""
+    """Return whether this process has loaded the system's libgomp.
+
+    Copies inside wheels have other names.
+    """
     if not hasattr(os, "RTLD_NOLOAD"):
         return False  # libgomp does not exist on Windows
     try:

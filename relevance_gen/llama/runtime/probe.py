@@ -63,7 +63,10 @@ def extra_buffers_are_safe(
 
 
 def _status(command: Sequence[str]) -> int | None:
-    """Return the exit status of `command`, negative for a signal; None if it could not start or timed out."""
+    """Return the exit status of `command`, negative for a signal.
+
+    It is None if the command could not start or timed out.
+    """
     try:
         finished = subprocess.run(  # noqa: S603
             command, capture_output=True, timeout=_TIMEOUT_S, check=False
@@ -74,7 +77,10 @@ def _status(command: Sequence[str]) -> int | None:
 
 
 def _store(path: Path, answer: str) -> None:
-    """Write `answer` atomically; if the directory is not writable, the next process repeats the trial."""
+    """Write `answer` atomically.
+
+    If the directory is not writable, the next process repeats the trial.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}")

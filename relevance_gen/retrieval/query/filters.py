@@ -62,7 +62,10 @@ class Filter:
         return cls(_mask(where, n_positions), operators)
 
     def allowed(self, segment: Segment, *, by_prefix: bool) -> Flags:
-        """Return which chunks of a segment pass, shape (N,); `by_prefix` is that of `find_inflections`."""
+        """Return which chunks of a segment pass, shape (N,).
+
+        `by_prefix` is that of `find_inflections`.
+        """
         flags = self.flags(segment.positions, segment.chunks)
         if not self.operators:
             return flags
@@ -89,9 +92,10 @@ def check_keys(
     known: Set[str] | None,
     field: str = "where",
 ) -> None:
-    """Raise an error if a metadata key of a filter is missing in all chunks; nothing is checked if `known` is None.
+    """Raise an error if a metadata key of a filter is missing in all chunks.
 
-    A filter with an unknown key never has results, so callers check only if there are none.
+    Nothing is checked if `known` is None. A filter with an unknown key never has results, so
+    callers check only if there are none.
 
     Raises:
         InvalidRequestError: a key is unknown; the error names the field, and the nearest known key
@@ -127,7 +131,10 @@ def _has_values(metadata: Metadata, allowed: Mapping[str, _AllowedValues]) -> bo
 
 @frozen(eq=False)
 class _AllowedValues:
-    """The values that a filter allows under one key. A value is found in the time that it takes to read it."""
+    """The values that a filter allows under one key.
+
+    A value is found in the time that it takes to read it.
+    """
 
     values: Sequence[Any]
     keys: Set[str]  # comparison keys of the values that have one
@@ -155,7 +162,10 @@ class _AllowedValues:
         return cls(values, frozenset(keys), keyless)
 
     def has(self, value: Any) -> bool:
-        """Return whether a value, or an item of a list, is allowed; true and 1 are different values."""
+        """Return whether a value, or an item of a list, is allowed.
+
+        The values true and 1 differ.
+        """
         for item in value if isinstance(value, list | tuple) else (value,):
             key = comparison_key(item)
             if key in self.keys:
@@ -167,7 +177,7 @@ class _AllowedValues:
 
 
 def comparison_key(value: Any) -> str | None:
-    """Return a string that is the same for equal values, if these are of JSON types; otherwise None.
+    """Return a string that is the same for equal values of JSON types, and None for others.
 
     Comparing a value with each of many values takes the product of their sizes; so does a set of
     the values if an attacker chooses numbers with the same hash. An attacker cannot choose strings

@@ -1,4 +1,6 @@
-"""Parse the operators of a query, and find the chunks that satisfy them; all chunks are tested, not only the best.
+"""Parse the operators of a query, and find the chunks that satisfy them.
+
+All chunks are tested, not only the best.
 
 * ``"black cat"``: the chunk must contain these words next to each other, in any case and with any
   characters between words. A single word in quotes matches only itself, not its inflections.
@@ -173,7 +175,7 @@ def _parse_operator(match: re.Match[str], *, inflects: bool) -> QueryOperator | 
 
 
 def _find_phrases(phrases: Sequence[Ids], texts: Iterable[str], n_texts: int) -> Flags:
-    """Return which texts contain the tokens of each phrase next to each other, shape (phrases, texts)."""
+    """Return which texts contain each phrase's tokens in a row, shape (phrases, texts)."""
     found = np.zeros((len(phrases), n_texts), bool)
     # Tokens are numbered from 1 to at most `MAX_WORDS`, 0 for any other token, and stored as bytes:
     # Python then finds a phrase in linear time, even if the text is repetitive.
@@ -207,7 +209,10 @@ def _find_phrases(phrases: Sequence[Ids], texts: Iterable[str], n_texts: int) ->
 
 
 def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield lists of texts of about `BLOCK_CHARS` characters, a longer text alone; only one list is held at a time."""
+    """Yield lists of texts of about `BLOCK_CHARS` characters, a longer text alone.
+
+    Only one list is held at a time.
+    """
     block: list[str] = []
     n_chars = 0
     for text in texts:

@@ -1,4 +1,7 @@
-"""Parse a query: tokenize it, merge tokens of one stem to terms, and find its stop words and question words."""
+"""Parse a query: tokenize it and merge tokens of one stem to terms.
+
+In addition find its stop words and question words.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ class Query:
 
     @property
     def prefix_buckets(self) -> Flags | None:
-        """The prefix buckets of terms that the query can match, shape (N_PREFIX_BUCKETS,); None for all."""
+        """The prefix buckets of terms that can match, shape (N_PREFIX_BUCKETS,); None for all."""
         for term in self.terms:
             if is_partial_ngram(term.word):
                 return None
@@ -78,7 +81,7 @@ class Query:
         return flags
 
     def misspelled(self, matches: Sequence[TermMatch]) -> tuple[str, ...]:
-        """Return the words that can be misspelled, given the terms that each term of the query matches."""
+        """Return the words that can be misspelled, given the matching terms of each query term."""
         if not self.is_correctable or self.order.size > _MAX_LISTED_TOKENS:
             return ()
         words = []
@@ -192,9 +195,10 @@ def _merge_words(
 
 
 def _mark_question_words(query: Query, is_english: bool) -> Query:
-    """Mark the words that only form a question as stop words: its frame, and question words of other languages.
+    """Mark the words that only form a question as stop words.
 
-    A query without other words is returned unchanged.
+    These are its frame, and question words of other languages. A query without other words is
+    returned unchanged.
     """
     terms = query.terms
     order = query.order.tolist() if query.order.size <= _MAX_LISTED_TOKENS else []

@@ -1,12 +1,12 @@
-"""Correct words of a query that all chunks lack, and that are at edit distance 1 of a word that some chunk has.
+"""Correct words of a query that all chunks lack.
 
-A word of seven letters or more is replaced by the chunks' most frequent word, of equal ones the
-first in alphabetical order, that has its first letter, and from which it differs by one letter
-inserted, deleted or changed, or by two adjacent letters swapped. A word that occurs in a chunk, in
-any of its inflections, is never replaced. Identifiers and their parts, scripts without spaces and
-words with digits are left unchanged, and so are queries with operators and queries of more than 64
-words. The corrected query is processed as if it had been written so. Source: the rule is ours,
-measured in docs/measurements.md.
+A correction is a word of a chunk at edit distance 1. A word of seven letters or more is replaced by
+the chunks' most frequent word, of equal ones the first in alphabetical order, that has its first
+letter, and from which it differs by one letter inserted, deleted or changed, or by two adjacent
+letters swapped. A word that occurs in a chunk, in any of its inflections, is never replaced.
+Identifiers and their parts, scripts without spaces and words with digits are left unchanged, and so
+are queries with operators and queries of more than 64 words. The corrected query is processed as if
+it had been written so. Source: the rule is ours, measured in docs/measurements.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from relevance_gen.text.tokenization import tokenize
 def correct(
     query: Query, near_terms: Mapping[str, Mapping[str, int]], *, is_english: bool
 ) -> Query:
-    """Return a query with its misspelled words corrected; the same query if no word can be corrected.
+    """Return a query with its misspelled words corrected.
+
+    The same query is returned if no word can be corrected.
 
     Args:
         query: the query.

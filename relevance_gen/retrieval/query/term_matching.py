@@ -98,7 +98,7 @@ class Match:
 
 @frozen(eq=False)
 class TermMatch:
-    """The terms that a word of the query matches, and the number of chunks that have any of them."""
+    """The terms that a query's word matches, and the number of chunks with any of them."""
 
     match: Match
     df: int
@@ -138,10 +138,10 @@ class Inflections:
 
 
 def match_indices(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.uint8]:
-    """Return for each of V terms the match that contains it, of at most 255, counted from 1; 0 for none.
+    """Return for each of V terms the match that contains it, of at most 255, counted from 1.
 
-    If several matches contain a term, the match with its greatest weight is returned. Shape (V +
-    1,): the last element is for gaps between chunks, and 0.
+    A term that no match contains has 0. If several matches contain a term, the match with its
+    greatest weight is returned. Shape (V + 1,): the last element is for gaps between chunks, and 0.
     """
     # In reversed order, so that of equal weights the first match is assigned last.
     matches = matches[::-1]
@@ -163,7 +163,10 @@ def match_indices(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.
 
 
 def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix: bool) -> Match:
-    """Match a word to all its inflections among the terms of a segment; the arguments are as for `find_inflections`."""
+    """Match a word to all its inflections among the terms of a segment.
+
+    The arguments are as for `find_inflections`.
+    """
     inflections = find_inflections(postings, term_id, word, by_prefix=by_prefix)
     term_ords, weight = inflections.term_ords, inflections.weight
     if postings.live is not None and term_ords.size:
@@ -219,7 +222,10 @@ def find_inflections(
 
 
 def _find_ngrams(lexicon: Lexicon, word: str) -> Inflections:
-    """Return the n-grams that contain a word shorter than the n-grams of its script, and the weight of each."""
+    """Return the n-grams that contain a word shorter than them, with their weights.
+
+    The length of n-grams is that of the word's script.
+    """
     term_ords = lexicon.find_by_substring(word.encode())
     size = ngram_size(word)
     n_containing = size - len(word) + 1

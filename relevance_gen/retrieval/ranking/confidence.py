@@ -36,7 +36,10 @@ of these."""
 
 
 def evidence(best_score: float, coverage: float, terms: WeightedTerms) -> float:
-    """Return x, at least 0, for the best score and the greatest coverage of a result by a window, in [0, 1] both."""
+    """Return x, at least 0, for the best score and the greatest window coverage of a result.
+
+    Both are in [0, 1].
+    """
     all_idf, known_idf = [], []
     for i in terms.subject:
         all_idf.append(terms.idf[i])

@@ -1,8 +1,9 @@
-"""Features: values that scoring stages need of chunks, declared as data and extracted where the chunks are stored.
+"""Features: values of chunks that scoring stages need.
 
-A stage declares a `FeatureSpec`, a small value that can be pickled. The machine that stores the
-chunks calls `FeatureSpec.extract`. The features of chunks in several segments, or on several
-machines, are then merged.
+They are declared as data and extracted where the chunks are stored. A stage declares a
+`FeatureSpec`, a small value that can be pickled. The machine that stores the chunks calls
+`FeatureSpec.extract`. The features of chunks in several segments, or on several machines, are then
+merged.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ class SegmentReader(Protocol):
 
 @define(eq=False)
 class ChunkBatch:
-    """Chunks of one segment whose features are extracted together; their tokens are read once, on first use."""
+    """Chunks of one segment whose features are extracted together.
+
+    Their tokens are read once, on first use.
+    """
 
     reader: SegmentReader
     chunk_ords: Offsets  # ordinals of the chunks in the segment, shape (n,)
@@ -74,7 +78,10 @@ class ChunkBatch:
 
     @property
     def title_df(self) -> Offsets:
-        """Number of chunks of all segments that have the chunk's title, shape (n,); arbitrary without a title."""
+        """Number of chunks of all segments that have the chunk's title, shape (n,).
+
+        It is arbitrary for a chunk without a title.
+        """
         statistics = self.reader.statistics
         title_ords = statistics.titles.searchsorted(self.segment.title_hashes.take(self.chunk_ords))
         return statistics.title_df.take(title_ords, mode="clip")
@@ -113,7 +120,10 @@ class FeatureRequest:
 
 
 class FeatureSource(Protocol):
-    """The parts of the search port that stages use; see `relevance_gen.retrieval.ports.Segments`."""
+    """The parts of the search port that stages use.
+
+    See `relevance_gen.retrieval.ports.Segments`.
+    """
 
     @property
     def sample(self) -> Sample:
@@ -174,7 +184,7 @@ class ChunkFields:
 
 @frozen
 class StoredFields(FeatureSpec):
-    """A feature spec that extracts text, metadata and title of each chunk, one `ChunkFields` per chunk."""
+    """A feature spec that extracts text, metadata and title as one `ChunkFields` per chunk."""
 
     def extract(self, batch: ChunkBatch) -> FeatureRows:
         """Return the stored fields of the chunks."""
@@ -200,7 +210,11 @@ class TermPrefixes(FeatureSpec):
     max_chunks = MAX_CHUNKS
 
     def extract(self, batch: ChunkBatch) -> SparseVector:
-        """Return the prefixes; from the texts if the segment is without token sequences and nothing else needs tokens."""
+        """Return the prefixes.
+
+        They come from the texts if the segment has no token sequences and nothing else needs
+        tokens.
+        """
         segment, chunk_ords = batch.reader.segment, batch.chunk_ords
         if segment.occurrences is None and not batch.has_tokens:
             hashes = segment.prefix_hashes(chunk_ords)
@@ -209,7 +223,10 @@ class TermPrefixes(FeatureSpec):
 
 
 def merge_features(parts: Sequence[Any], rows: Sequence[Offsets]) -> Any:
-    """Return the features of several segments' chunks together, as `Features.merge`; None if any part is None."""
+    """Return the features of several segments' chunks together, as `Features.merge`.
+
+    The result is None if any part is None.
+    """
     for part in parts:
         if part is None:
             return None

@@ -1,4 +1,7 @@
-"""Sparse count vectors of a few chunks, and of a sample of all chunks: of word prefixes or of character n-grams."""
+"""Sparse count vectors of a few chunks, and of a sample of all chunks.
+
+They count word prefixes or character n-grams.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ _Keys: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
 
 @frozen(eq=False)
 class SparseVector:
-    """The entries of n sparse vectors, a vector for each chunk, with an entry for each occurrence of a prefix or n-gram."""
+    """The entries of n sparse vectors, a vector for each chunk.
+
+    There is an entry for each occurrence of a prefix or n-gram.
+    """
 
     entries: Hashes  # dimension of each entry, chunk after chunk; 0 is not counted. Shape (T,)
     counts: Offsets  # number of entries of each chunk, shape (n,), with sum T
@@ -47,7 +53,10 @@ class SparseVector:
 
     @classmethod
     def of_prefixes(cls, tokens: TokenSequences) -> SparseVector:
-        """Return the word prefixes of chunks; stop words, and the gaps between chunks, are not counted."""
+        """Return the word prefixes of chunks.
+
+        Stop words, and the gaps between chunks, are not counted.
+        """
         term_ords, prefix_ords = tokens.terms[POSITION_GAP:], tokens.lexicon.prefix_ords
         entries = np.empty(term_ords.size, np.uint32)
         for start in range(0, term_ords.size, _BATCH_ENTRIES):
@@ -57,7 +66,10 @@ class SparseVector:
 
     @classmethod
     def merge(cls, parts: Sequence[SparseVector], rows: Sequence[Offsets]) -> SparseVector:
-        """Return the vectors of several segments' chunks together; `rows` are their rows in the result."""
+        """Return the vectors of several segments' chunks together.
+
+        `rows` are their rows in the result.
+        """
         hashes = parts[0].hashes
         if any(part.hashes is not hashes for part in parts):
             hashes = None
@@ -147,7 +159,10 @@ class Tally:
         return _to_hashes(self.hashes_of, self.dimensions)
 
     def norms(self, weight: Floats) -> Floats:
-        """Return the Euclidean length of each chunk's weights, given the weight of each count, shape (n,)."""
+        """Return the Euclidean length of each chunk's weights, shape (n,).
+
+        The weight of each count is given.
+        """
         return np.sqrt(np.bincount(self.chunk, weight * weight, self.n_chunks))
 
 
@@ -174,7 +189,10 @@ class Sample:
         return cls(tally.n_chunks, tally.hashes_of, df)
 
     def idf(self, tally: Tally) -> Floats:
-        """Return ``ln(1 + S / max(df, 1))`` for each dimension of a tally, with df in the sample, shape (D,)."""
+        """Return ``ln(1 + S / max(df, 1))`` for each dimension of a tally, shape (D,).
+
+        df is that in the sample.
+        """
         if tally.hashes_of is self.hashes:
             return sample_idf(self.size).take(self.df.take(tally.dimensions))
         index = arrays.find(self.hashes, tally.hashes)

@@ -1,8 +1,8 @@
-"""The base class of scoring stages, and what stages work with: a weighted query and a table of candidates.
+"""The base class of scoring stages, a weighted query, and a table of candidates.
 
-A score is computed by a list of stages. Each stage takes some of the candidates, extracts features
-of them, and updates their scores. It declares these features as data: see
-`relevance_gen.retrieval.ranking.features`.
+Stages work with both. A score is computed by a list of stages. Each stage takes some of the
+candidates, extracts features of them, and updates their scores. It declares these features as data:
+see `relevance_gen.retrieval.ranking.features`.
 
 To add a stage, write a file in `relevance_gen.retrieval.stages`, and add the fields that explain it
 to `relevance_gen.Explanation`.
@@ -51,13 +51,16 @@ class WeightedTerms:
 
     @property
     def rarest(self) -> list[int]:
-        """Indices of the words with weight that any chunk has, by descending idf, at most `MAX_WORDS`."""
+        """Indices of the at most `MAX_WORDS` words with weight in any chunk, by descending idf."""
         known = [i for i, n_chunks in enumerate(self.df) if n_chunks and self.idf[i]]
         return sorted(known, key=self.idf.__getitem__, reverse=True)[:MAX_WORDS]
 
     @property
     def subject(self) -> list[int]:
-        """Indices of the words with weight; stop words are left out if any chunk has another word."""
+        """Indices of the words with weight.
+
+        Stop words are left out if any chunk has another word.
+        """
         weighted = [i for i, idf in enumerate(self.idf) if idf]
         content = [i for i in weighted if not self.query.terms[i].stop]
         for i in content:
@@ -112,10 +115,13 @@ class Stage(ABC):
 
     @abstractmethod
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
-        """Update the scores of a table, and store the addend of each chunk's score in its columns."""
+        """Update the scores of a table, and store each chunk's addend in its columns."""
 
     def self_score(self, total: float, own: SelfMatch) -> float:
-        """Return the score of the query matched against itself after this stage, given the score before it."""
+        """Return the score of the query matched against itself after this stage.
+
+        The argument is the score before this stage.
+        """
         del own
         return total
 
@@ -124,9 +130,10 @@ class Stage(ABC):
         row: Mapping[str, float],
         score: float,
     ) -> dict[str, float]:
-        """Return the contributions to one chunk's score, by the names of `parts`, given the chunk's row of columns.
+        """Return the contributions to one chunk's score by the names of `parts`.
 
-        Before normalization these are the summands; after it, shares of the lexical `score`.
+        The chunk's row of columns is given. Before normalization these are the summands; after it,
+        shares of the lexical `score`.
         """
         del score
         return {part: row[part] for part in self.parts}
@@ -145,7 +152,10 @@ class RerankStage(Stage):
     chunks."""
 
     def candidate_rows(self, table: CandidateTable) -> Offsets:
-        """Return the rows of the best results with ties; ties for the last place are left out if they are very many."""
+        """Return the rows of the best results with ties.
+
+        Ties for the last place are left out if they are very many.
+        """
         n = self.n_candidates
         if n is None:
             return table.allowed_rows
@@ -201,7 +211,8 @@ class Ranking:
     positions: Offsets  # positions of the chunks, best first, shape (n,)
     scores: Floats  # shape (n,)
     terms: WeightedTerms  # the terms of the query, after spelling correction
-    confidence: float  # calibrated probability that the chunks that pass the filter have an answer, in [0, 1]
+    # Calibrated probability that the chunks that pass the filter have an answer, in [0, 1].
+    confidence: float
 
     @property
     def nbytes(self) -> int:
@@ -219,11 +230,11 @@ class Ranking:
 
 @define(eq=False)
 class CandidateTable:
-    """Candidates with their scores and a column for each part of the score. Stages update it in place.
+    """Candidates with their scores and a column for each part of the score.
 
-    Stages before normalization score the chunks at `stage_rows`, the best by lexical score, and the
-    best that pass the filter. A chunk's score must not depend on the filter, so chunks are compared
-    with `top_rows`, which are the best regardless of the filter.
+    Stages update it in place. Stages before normalization score the chunks at `stage_rows`, the
+    best by lexical score, and the best that pass the filter. A chunk's score must not depend on the
+    filter, so chunks are compared with `top_rows`, which are the best regardless of the filter.
     """
 
     query: WeightedQuery
@@ -243,7 +254,10 @@ class CandidateTable:
     nearest: tuple[Offsets, Floats] | None = None
 
     def extract(self, spec: FeatureSpec, rows: Offsets, segments: FeatureSource) -> Any:
-        """Return the features of the chunks at the given rows, which came with the candidates or are requested now."""
+        """Return the features of the chunks at the given rows.
+
+        They came with the candidates or are requested now.
+        """
         features = self.features.get(spec)
         if features is not None:
             if rows is self.stage_rows or np.array_equal(rows, self.stage_rows):
@@ -255,7 +269,10 @@ class CandidateTable:
         return segments.extract_features(request)[0]
 
     def best_of(self, rows: Offsets, n: int, max_rows: int) -> Offsets:
-        """Return the best n of the given rows with ties; without ties for the last place if that is more than `max_rows`."""
+        """Return the best n of the given rows with ties.
+
+        Ties for the last place are left out if they would exceed `max_rows` rows.
+        """
         best: Offsets = rows.take(at_least_as_good(self.scores.take(rows), n))
         if best.size <= max_rows:
             return best
@@ -264,7 +281,10 @@ class CandidateTable:
         return without_last
 
     def add(self, parts: Sequence[str], rows: Offsets, values: Floats) -> None:
-        """Add k parts, shape (k, m), to the scores of the chunks at m rows, and store them as columns, 0 elsewhere."""
+        """Add k parts, shape (k, m), to the scores of the chunks at m rows.
+
+        The parts are stored as columns, with 0 in other rows.
+        """
         columns = values
         if rows.size < self.scores.size:
             columns = np.zeros((len(parts), self.scores.size))

@@ -21,7 +21,10 @@ _NO_SCORES: Final[Floats] = np.zeros(0)
 
 
 def at_least_as_good(scores: Floats, n: int) -> Offsets:
-    """Return the rows, ascending, of all positive scores that reach the n-th best: n, or more with ties."""
+    """Return the rows of all positive scores that reach the n-th best, ascending.
+
+    There are n rows, or more with ties.
+    """
     if scores.size <= n:
         positive: Offsets = (scores > 0.0).nonzero()[0]
         return positive
@@ -35,7 +38,10 @@ def at_least_as_good(scores: Floats, n: int) -> Offsets:
 
 
 def best_rows(scores: Floats, is_allowed: Flags, n: int) -> Offsets:
-    """Return the rows, ascending, of the best n scores with ties, and of the best n allowed scores with ties."""
+    """Return the rows of the best n scores and of the best n allowed scores, both with ties.
+
+    Rows ascend.
+    """
     best = at_least_as_good(scores, n)
     if is_allowed.all():
         return best
@@ -45,9 +51,10 @@ def best_rows(scores: Floats, is_allowed: Flags, n: int) -> Offsets:
 
 
 def best_quotients(sums: Floats, denominators: Floats, min_denominator: float, n: int) -> Offsets:
-    """Return `at_least_as_good` of ``sums / denominators``, dividing only sums that can reach the n-th best.
+    """Return `at_least_as_good` of ``sums / denominators``.
 
-    The sums are at least 0, the denominators above 0, and `min_denominator` is the lowest of these.
+    Only sums that can reach the n-th best are divided. The sums are at least 0, the denominators
+    above 0, and `min_denominator` is the lowest of these.
     """
     maxima = _block_maxima(sums, n) if sums.size >= _MIN_BLOCKED_SCORES else _NO_SCORES
     if not maxima.size:
@@ -70,10 +77,11 @@ def _nth_best(values: Floats, n: int) -> float:
 
 
 def _block_maxima(scores: Floats, n: int) -> Floats:
-    """Return the maximum of each block of scores, so that few scores have to be compared; none for too few scores.
+    """Return the maximum of each block of scores, so that few scores have to be compared.
 
-    At least n scores reach the n-th best of the maxima. With b blocks, a block consists of every
-    b-th score, so that numpy compares rows; the last scores, fewer than b, are in no block.
+    The result is None for too few scores. At least n scores reach the n-th best of the maxima. With
+    b blocks, a block consists of every b-th score, so that numpy compares rows; the last scores,
+    fewer than b, are in no block.
     """
     n_blocks = max(_BLOCKS_PER_RESULT * n, scores.size // _MAX_BLOCK_SIZE)
     block_size = scores.size // n_blocks
@@ -85,7 +93,10 @@ def _block_maxima(scores: Floats, n: int) -> Floats:
 
 
 def _reaching(scores: Floats, maxima: Floats, bound: float) -> Offsets:
-    """Return the rows, ascending, of the positive scores that reach a bound, given the maxima of the blocks."""
+    """Return the rows of the positive scores that reach a bound, ascending.
+
+    The maxima of the blocks are given.
+    """
     rows: Offsets
     if scores.size >= _MIN_BLOCKED_SCORES and bound > 0.0:
         blocks = (maxima >= bound).nonzero()[0]

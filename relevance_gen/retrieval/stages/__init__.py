@@ -1,6 +1,7 @@
-"""The parts of a score, one file each: every module of this folder is imported, so that a new stage is only a new file.
+"""The parts of a score, one file each.
 
-The stages with a `Stage.order` belong to the weighting ``pivoted``, and run in this order.
+Every module of this folder is imported, so that a new stage is only a new file. The stages with a
+`Stage.order` belong to the weighting ``pivoted``, and run in this order.
 """
 
 from __future__ import annotations

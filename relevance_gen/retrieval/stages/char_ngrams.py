@@ -1,9 +1,10 @@
-"""Compare words by character 4-grams, which inflections and compounds of a word share in any language.
+"""Compare words by character 4-grams, which inflections and compounds share in any language.
 
 With n candidates, and the 4-grams g of words (of a shorter word, the word itself)::
 
-    w(g, d) = tf / (tf + 1.6)            w(g, q) = (1 + ln qtf) · ln(1 + n / df)      df among the candidates
-    s(q, d) = Σ_g w(g, q) w(g, d) / (0.4 m + 0.6 ‖w(·, d)‖₂)                          m = mean of ‖w(·, d)‖₂
+    w(g, d) = tf / (tf + 1.6)
+    w(g, q) = (1 + ln qtf) · ln(1 + n / df)                      df among the candidates
+    s(q, d) = Σ_g w(g, q) w(g, d) / (0.4 m + 0.6 ‖w(·, d)‖₂)     m = mean of ‖w(·, d)‖₂
     char_ngrams(q, d) = s(q, d) / s(q, q), at most 1
 
 The stage runs if the chunks or the query may not be in English: English has few inflections, and
@@ -112,7 +113,7 @@ def ngrams_of(text: str) -> Hashes:
 
 
 def ngram_similarity(query_ngrams: Hashes, chunk_ngrams: SparseVector) -> Floats:
-    """Return the similarity of a query's 4-grams to the 4-grams of n chunks, in [0, 1], shape (n,)."""
+    """Return the similarity of the 4-grams of a query and of n chunks, in [0, 1], shape (n,)."""
     tally = chunk_ngrams.tally()
     chunk_weight = saturate(tally.tf)
     norms = tally.norms(chunk_weight)

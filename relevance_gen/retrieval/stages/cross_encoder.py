@@ -44,12 +44,18 @@ class TextReranker(Protocol):
         query: str,
         texts: Sequence[str],
     ) -> npt.NDArray[np.float32] | None:
-        """Return the relevance of each text to a query, in [0, 1], shape (n,); None leaves all scores unchanged."""
+        """Return the relevance of each text to a query, in [0, 1], shape (n,).
+
+        None leaves all scores unchanged.
+        """
 
 
 @frozen(eq=False)
 class CrossEncoderRerank(RerankStage):
-    """Replaces the scores of the best `n_candidates` chunks, or of all if that is None, by a reranker's."""
+    """Replaces the scores of the best chunks by a reranker's.
+
+    These are the best `n_candidates` chunks, or all if that is None.
+    """
 
     reranker: TextReranker
     n_candidates: int | None
@@ -57,7 +63,7 @@ class CrossEncoderRerank(RerankStage):
     parts = ("reranker",)
 
     def candidate_rows(self, table: CandidateTable) -> Offsets:
-        """Return the rows of the best results below 1; of a tie for the last place only the first."""
+        """Return the rows of the best results below 1; of a tie for the last place the first."""
         rows = table.allowed_rows
         rows = rows[table.scores.take(rows) < 1.0]
         if self.n_candidates is None:
@@ -81,7 +87,10 @@ class CrossEncoderRerank(RerankStage):
     def explain(
         self, table: CandidateTable, row: int, before: float, after: float
     ) -> dict[str, Any]:
-        """Return the change of the score, which may be negative, and the relevance of a chunk that was read."""
+        """Return the change of the score and the relevance of a chunk that was read.
+
+        The change may be negative.
+        """
         relevance = float(table.columns["relevance"][row])
         is_read = not np.isnan(relevance)
         return {"reranker": after - before, "relevance": relevance if is_read else None}
@@ -89,7 +98,9 @@ class CrossEncoderRerank(RerankStage):
     def _relevance(
         self, table: CandidateTable, rows: Offsets, segments: FeatureSource
     ) -> Floats | None:
-        """Return the relevance of the chunks at the given rows, shape (n,); None if scores remain unchanged.
+        """Return the relevance of the chunks at the given rows, shape (n,).
+
+        The result is None if scores remain unchanged.
 
         Raises:
             RerankerError: the reranker returned an invalid value.

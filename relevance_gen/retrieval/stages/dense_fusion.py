@@ -47,7 +47,10 @@ _BELOW_ONE: Final = float(np.nextafter(1.0, 0.0))
 
 
 def fuse(lexical: Floats, cosines: Floats) -> Floats:
-    """Return the combined scores of chunks from lexical scores, in [0, 1], and cosines, shape (n,) each."""
+    """Return the combined scores of chunks, shape (n,).
+
+    The lexical scores, in [0, 1], and the cosines have shape (n,), too.
+    """
     scaled = lexical**_LEXICAL_POWER
     dense = np.clip(cosines, 0.0, 1.0) ** 2
     combined = np.minimum(scaled + (1.0 - scaled) * dense, _BELOW_ONE)
@@ -56,7 +59,10 @@ def fuse(lexical: Floats, cosines: Floats) -> Floats:
 
 @frozen(eq=False)
 class NearestPassages(FeatureSpec):
-    """Cosine, start and end of each chunk's passage nearest to a query, shape (3, n); NaN without stored vectors."""
+    """Cosine, start and end of each chunk's passage nearest to a query, shape (3, n).
+
+    All three are NaN for chunks without stored vectors.
+    """
 
     query_vector: Halves  # shape (d,)
 
@@ -70,7 +76,7 @@ class NearestPassages(FeatureSpec):
 
 @frozen(eq=False)
 class DenseFusion(RerankStage):
-    """Raises the scores of chunks whose meaning is similar to the query's, according to an encoder."""
+    """Raises the scores of chunks that are similar to the query according to an encoder."""
 
     encoder: TextEncoder
     n_candidates: int | None
@@ -78,7 +84,10 @@ class DenseFusion(RerankStage):
     parts = ("semantic",)
 
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
-        """Combine the scores of the candidates; if every chunk is compared, matches of stop words alone score 0."""
+        """Combine the scores of the candidates.
+
+        If every chunk is compared, matches of stop words alone score 0.
+        """
         if self.n_candidates is None and table.query.terms.has_stop_words_only:
             table.scores = np.zeros(table.scores.size)
         before = table.columns["before_dense_fusion"] = table.scores
@@ -103,7 +112,10 @@ class DenseFusion(RerankStage):
         return parts
 
     def _nearest(self, table: CandidateTable, rows: Offsets, segments: FeatureSource) -> Floats:
-        """Return cosine, start and end of the nearest passages; texts without stored vectors are encoded now."""
+        """Return cosine, start and end of the nearest passages.
+
+        Texts without stored vectors are encoded now.
+        """
         if not rows.size:
             return np.zeros((3, 0))
         vector = query_vector(table.query.terms.query.text, self.encoder)

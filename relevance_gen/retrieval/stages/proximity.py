@@ -1,11 +1,13 @@
-"""Prefer chunks that have the query's words close together, in the query's order, or at the beginning.
+"""Prefer chunks with the query's words close together, in the query's order, or at the beginning.
 
 Four parts of a chunk's score, for the 50 chunks with the highest cosines::
 
     bigrams(q, d)  = Σ_b (1 + ln qtf(b)) idf(b) tf(b, d) / (tf(b, d) + 1.6)
-    coverage(q, d) = max over windows of 24 tokens of Σ idf(t), t in the window / Σ idf(t), t in the query
+    coverage(q, d) = max over windows of 24 tokens
+                     of Σ idf(t), t in the window / Σ idf(t), t in the query
     lead(q, d)     = the same for the chunk's first 16 tokens
-    phrase(q, d)   = max over runs of Σ max(idf(t), 0.3), t in the run / the same sum over the query, at most 1
+    phrase(q, d)   = max over runs
+                     of Σ max(idf(t), 0.3), t in the run / the same sum over the query, at most 1
 
 b are the bigrams of the query, pairs of adjacent words; idf(b) is the mean of their idf (0 for stop
 words). A run is two or more tokens of a chunk of which every two neighbors are a bigram of the
@@ -13,7 +15,8 @@ query. A word represents all the terms that it matches, and a term of the chunk 
 query that it matches best. In a long query the 32 rarest words are used, and up to 32 stop words.
 The sum that is added to a chunk's cosine is::
 
-    0.2 bigrams / (length normalization of the chunk · norm of the query) + 0.2 coverage + 0.05 lead + 0.2 phrase³
+    0.2 bigrams / (length normalization of the chunk · norm of the query)
+    + 0.2 coverage + 0.05 lead + 0.2 phrase³
 
 Sources: Tao and Zhai, "An Exploration of Proximity Measures in Information Retrieval", SIGIR 2007,
 for windows; Metzler and Croft, "A Markov Random Field Model for Term Dependencies", SIGIR 2005, for
@@ -79,7 +82,10 @@ _Masks = npt.NDArray[Any]
 
 
 class Measures(NamedTuple):
-    """The four parts of the scores of n chunks without their weights, shape (n,) each; see the module's formulas."""
+    """The four parts of the scores of n chunks without their weights, shape (n,) each.
+
+    See the module's formulas.
+    """
 
     bigrams: Floats
     coverage: Floats
@@ -178,7 +184,7 @@ class ProximityFeatures(FeatureSpec):
         return Measures(bigram_sums, np.minimum(coverage, 1.0), np.minimum(lead, 1.0), phrase)
 
     def _find_bigrams(self, words: _Words, begin: int) -> _Bigrams:
-        """Return the bigrams of the query in a batch of tokens, the first of which is token `begin`."""
+        """Return the bigrams of the query in a batch of tokens that starts at token `begin`."""
         words = words[: _BATCH_TOKENS + 1]
         is_pair = np.logical_and(words[:-1], words[1:])
         left: Offsets = is_pair.nonzero()[0]
@@ -190,7 +196,10 @@ class ProximityFeatures(FeatureSpec):
         return _Bigrams(left.take(is_bigram) + begin, index.take(is_bigram))
 
     def _count_bigrams(self, batches: list[_Bigrams], starts: Offsets) -> tuple[Floats, Floats]:
-        """Return the parts `bigrams` and `phrase` of chunks that start at the tokens `starts`; empties the list."""
+        """Return the parts `bigrams` and `phrase` of chunks that start at the tokens `starts`.
+
+        The list is emptied.
+        """
         n, n_kinds = starts.size, self.n_bigrams
         token, index = batches[0].token, batches[0].index
         if len(batches) > 1:
@@ -239,9 +248,10 @@ class ProximityFeatures(FeatureSpec):
     def _update_coverage(
         self, words: _Words, starts: Offsets, coverage: Floats, leads: _Masks
     ) -> None:
-        """Update the idf of each chunk's best window by the windows that begin in a batch, and store the words of its lead.
+        """Update the idf of each chunk's best window by the windows of a batch.
 
-        Chunks start at `starts`, counted from the first token of the batch.
+        In addition store the words of the chunks' leads. Chunks start at `starts`, counted from the
+        first token of the batch.
         """
         # Union of the words in 2, 4 and 8 tokens from each token on, then in 16 (a lead) and 24 (a
         # window).
@@ -277,7 +287,10 @@ class Proximity(Stage):
 
     @classmethod
     def of(cls, terms: WeightedTerms) -> Proximity:
-        """Return the stage for a query: for its rarest words with weight, and up to `MAX_WORDS` words without weight."""
+        """Return the stage for a query.
+
+        It uses the rarest words with weight, and up to `MAX_WORDS` words without weight.
+        """
         unweighted = []
         for i, n_chunks in enumerate(terms.df):
             if n_chunks and not terms.idf[i]:
@@ -308,7 +321,9 @@ class Proximity(Stage):
 def _word_order(
     order: npt.NDArray[np.int16], words: Sequence[int], df: Sequence[int]
 ) -> Sequence[int]:
-    """Return the query's known words in reading order, as indices of `words`; -1 for a word that is not among these.
+    """Return the query's known words in reading order, as indices of `words`.
+
+    A word that is not among these is -1.
 
     Args:
         order: the query's words in reading order, as indices of its terms; -1 for a word without a
@@ -356,7 +371,10 @@ def _bigram_tables(
 
 
 def _bits(size: int, n_weighted: int) -> _Masks:
-    """Return the bit of each of the first `n_weighted` words, counted from 1; 0 for all other words, shape (size,)."""
+    """Return the bit of each of the first `n_weighted` words, counted from 1.
+
+    It is 0 for all other words; the shape is (size,).
+    """
     dtype: type[np.unsignedinteger[Any]] = np.uint32
     if n_weighted <= 8:
         dtype = np.uint8
@@ -368,7 +386,10 @@ def _bits(size: int, n_weighted: int) -> _Masks:
 
 
 def _idf_sums(idf: Sequence[float]) -> list[Floats]:
-    """Return a table for each byte of a mask: the sum of the idf of the words in it, added in the words' order."""
+    """Return the sum of the idf of the words in each byte of a mask.
+
+    The result is a table; idf is added in the words' order.
+    """
     tables = []
     for start in range(0, max(len(idf), 1), 8):
         sums = [0.0]

@@ -1,9 +1,13 @@
-"""Raise the scores of chunks that are similar to the best chunks: similar chunks tend to answer the same query.
+"""Raise the scores of chunks that are similar to the best chunks.
+
+Similar chunks tend to answer the same query.
 
 With n candidates d, the best five of them (and ties) j, and their scores r before this stage::
 
-    top_similarity(d) = Σ_j v(j) r(j) sim(d, j)    v(j) = (r(j) / r(1)) ** 24, divided by the sum of these
-    sim(d, j) = cosine of the vectors              u(p, d) = tf / (tf + 1.6) · (ln(1 + n / df) + ln(1 + S / max(df_S, 1)))
+    top_similarity(d) = Σ_j v(j) r(j) sim(d, j)
+    v(j) = (r(j) / r(1)) ** 24, divided by the sum of these
+    sim(d, j) = cosine of the vectors u
+    u(p, d) = tf / (tf + 1.6) · (ln(1 + n / df) + ln(1 + S / max(df_S, 1)))
 
 p are the prefixes of words, their first five letters, so that a word's forms have the same prefix;
 English stop words are left out. df is the number of candidates with the prefix, df_S the number of

@@ -1,4 +1,4 @@
-"""Handlers of generations: one function for each cost, used by the routes of several API formats."""
+"""Handlers of generations: a function for each cost, used by the routes of several APIs."""
 
 from __future__ import annotations
 

@@ -146,7 +146,10 @@ class Generator:
         self._prompters = {name: Prompter(self._timeout_s) for name in names}
 
     async def stats(self) -> types.Stats:
-        """Return the backlog and the number of runners, including unloaded models that can be loaded."""
+        """Return the backlog and the number of runners.
+
+        Unloaded models that can be loaded are counted.
+        """
         backlog = 0
         n_runners = 0
         for backend in self._registry.loaded("generate"):

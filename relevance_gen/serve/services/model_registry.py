@@ -352,7 +352,7 @@ class ModelRegistry:
             self._start(self._unload, entry, "unloading")
 
     def _reject_unloadable(self) -> None:
-        """Reject requests for models that cannot be loaded, because dead models keep their memory."""
+        """Reject requests for models that cannot be loaded; dead models keep their memory."""
         dead_bytes = sum(entry.n_bytes for entry in self._entries if entry.is_dead)
         for entry in list(self._queue):
             if entry.n_bytes + dead_bytes > self._max_bytes:
@@ -395,7 +395,7 @@ class ModelRegistry:
         return retained_bytes + entry.n_bytes <= self._max_bytes
 
     def _is_retained(self, other: _Entry, entry: _Entry) -> bool:
-        """Return whether `other` must stay loaded, because only anonymous clients request `entry`."""
+        """Return whether `other` must stay loaded: only anonymous clients request `entry`."""
         since_use_s = self._clock() - other.used_with_key_s
         is_protected = other.has_key or since_use_s < _AUTHENTICATED_RETENTION_S
         return is_protected and not entry.has_key and other.state in ("loading", "loaded")

@@ -548,7 +548,7 @@ class Searcher:
 
 
 def _resolve_metadata(params: SearchParams, chunks: Chunks) -> SearchParams:
-    """Return `params` with its filter as a mask, and its `distinct` key as the values of the chunks."""
+    """Return `params` with its filter as a mask, and `distinct` as the chunks' values."""
     if isinstance(params.where, Mapping):
         params = attrs.evolve(params, where=mask_of(params.where, chunks))
     if isinstance(params.distinct, str):

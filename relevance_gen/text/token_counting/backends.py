@@ -1,4 +1,7 @@
-"""Count tokens with tiktoken, which defines the encodings, or with gigatoken, which is faster; the counts are equal."""
+"""Count tokens with tiktoken, which defines the encodings, or with gigatoken, which is faster.
+
+The counts are equal.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Request and response bodies: content codings, JSON size estimates, parsing within a memory limit."""
+"""Request and response bodies: content codings, JSON size estimates, parsing in limited memory."""

@@ -52,7 +52,10 @@ class Acceptor:
         self._loop.add_reader(self._listener, self._accept)
 
     async def finish(self) -> None:
-        """Accept the connections in the kernel's backlog and no more; wait until they have started."""
+        """Accept the connections in the kernel's backlog and no more.
+
+        Wait until they have started.
+        """
         self._loop.remove_reader(self._listener)
         if self._resume_timer is not None:
             self._resume_timer.cancel()

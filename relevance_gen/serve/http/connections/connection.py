@@ -59,7 +59,7 @@ response and not a connection reset."""
 
 @asynccontextmanager
 async def write_deadline(request: web.BaseRequest, timeout_s: float) -> AsyncIterator[None]:
-    """Abort the connection if the client does not read the output of the context within `timeout_s`.
+    """Abort the connection if the client does not read the context's output in `timeout_s`.
 
     Raises:
         ConnectionResetError: the connection was aborted.

@@ -1,4 +1,4 @@
-"""Memory cost of requests: one table, in bytes of the resource pool, and the counts it is applied to."""
+"""Memory cost of requests: a table in bytes of the resource pool, and the counts it uses."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def make_resource_pools(
 
 
 class MemoryReservation:
-    """Bytes of a pool that one request holds: its body, objects made of it, and its unsent response.
+    """Bytes of a pool that one request holds: its body, objects made of it, its unsent response.
 
     The event loop and each thread that works on the request enter the reservation as a context.
     Leaving the last context releases all bytes: a thread keeps them after its client has

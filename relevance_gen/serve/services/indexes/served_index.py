@@ -160,7 +160,10 @@ class ServedIndex:
         return is_running and time.monotonic() > self._started_s + MAX_DEFER_S
 
     def refresh(self) -> Future[None]:
-        """Start a check for changes; return a future of the end of a check that begins after this."""
+        """Start a check for changes.
+
+        Return a future of the end of a check that begins after this.
+        """
         with self._request_lock:
             pending = self._next_refresh
             if pending is None or pending.running() or pending.done():
