@@ -14,7 +14,7 @@ GPU_NEEDS := llama-cpp-python "gguf>=0.17" "scikit-build-core>=0.9.2" cmake ninj
 GPU_CMAKE_ARGS := $(LLAMA_CMAKE_ARGS) -DGGML_CUDA=on -DCMAKE_CUDA_ARCHITECTURES=native
 
 # Groups of pyproject.toml whose clients get an environment of their own.
-CLIENTS := langchain llamaindex haystack rerankers fastmcp agents
+CLIENTS := langchain llamaindex haystack rerankers fastmcp ollama agents
 
 # Tests run in several processes (tests/conftest.py). One process: make test TESTS="-m pytest".
 TESTS := -m pytest @tests/in_parallel
@@ -36,7 +36,7 @@ demo: $(VENV)/library  ## Search a real document and generate from the best chun
 test: $(VENV)/development  ## Run the tests.
 	$(BIN)/python $(TESTS)
 
-test-clients: $(VENV)/development $(CLIENTS:%=$(VENV)-clients/%/client)  ## Run unmodified clients of other projects, and the example adapters.
+test-clients: $(VENV)/development $(CLIENTS:%=$(VENV)-clients/%/client) $(VENV)-clients/node/client  ## Run unmodified clients of other projects, and the example adapters.
 	$(BIN)/python -m pytest tests/serve/clients tests/agents tests/examples/test_adapters.py
 
 check: lint types contracts docs  ## Lint, type-check, check the import contracts and build the docs.
@@ -140,6 +140,16 @@ $(VENV)-clients/%/client: pyproject.toml
 	@$(VENV)-clients/$*/bin/pip install --quiet --upgrade "pip>=25.1"
 	@.ci/quietly $(VENV)-clients/$*.log "Installing the clients of $*" \
 		$(VENV)-clients/$*/bin/pip install --group $* --editable .
+	@touch $@
+
+# Without npm the tests of these packages are skipped.
+$(VENV)-clients/node/client: tests/serve/clients/package.json
+	@mkdir -p $(@D)
+	@cp $< $(@D)
+	@if command -v npm > /dev/null; then \
+		.ci/quietly $(VENV)-clients/node.log "Installing the clients from npm" \
+			npm install --no-audit --no-fund --prefix $(@D); \
+	fi
 	@touch $@
 
 $(VENV)/bench: $(VENV)/development

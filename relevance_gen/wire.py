@@ -211,6 +211,25 @@ def _suggest_field(prefix: str, name: str, known: list[str]) -> str:
     return f"the fields are {', '.join(known)}{hint}"
 
 
+@attrs.frozen
+class StreamFormat:
+    """How the items of a stream are sent.
+
+    Attributes:
+        content_type: the media type.
+        heartbeat: bytes that keep the connection open, and that clients ignore.
+    """
+
+    content_type: str
+    heartbeat: bytes
+
+
+EVENT_STREAM = StreamFormat("text/event-stream", b": waiting\n\n")
+"""Server-sent events; the heartbeat is a comment."""
+JSON_LINES = StreamFormat("application/x-ndjson", b" ")
+"""A JSON value on each line; the heartbeat is white space before the next value."""
+
+
 def unstructure(value: object) -> Any:
     """Convert a value of `relevance_gen.types` to plain dicts and lists.
 
@@ -236,6 +255,11 @@ def event(value: object, name: str = "") -> bytes:
     """
     header = f"event: {name}\n" if name else ""
     return header.encode() + b"data: " + serialize(value) + b"\n\n"
+
+
+def line(value: object) -> bytes:
+    """Return the bytes of a line with the JSON of a value; `value` is as for `serialize`."""
+    return serialize(value) + b"\n"
 
 
 _MAX_PIECE_CHARS = 1 << 18

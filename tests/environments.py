@@ -1,8 +1,9 @@
-"""Interpreters with packages of other projects: the tests' own, or from `make test-clients`."""
+"""Interpreters and folders with packages of other projects: the tests' own, or from `make test-clients`."""
 
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 from pathlib import Path
 
@@ -26,3 +27,13 @@ def interpreter_with(package: str, environment: str = "") -> str:
     if not python.exists():
         pytest.skip(f"{package} is in an environment of its own, which make test-clients makes")
     return str(python)
+
+
+def node_folder_with(package: str) -> Path:
+    """Return the folder whose ``node_modules`` has `package`, or skip the test."""
+    folder = ROOT / ".venv-clients" / "node"
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    if not (folder / "node_modules" / package).exists():
+        pytest.skip(f"{package} is not installed; make test-clients installs it")
+    return folder

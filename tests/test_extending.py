@@ -262,7 +262,8 @@ def test_http_interface_has_keys_errors_and_metrics(extend: Callable[..., Extend
     copy = extend("an HTTP interface of other software")
     copy.add("serve/adapters/places.py", ADAPTER)
     routes = "serve/routes.py"
-    copy.change(routes, "import cohere, mcp, own, tei", "import cohere, mcp, own, places, tei")
+    adapters = "import cohere, mcp, ollama, own"
+    copy.change(routes, adapters, f"{adapters}, places")
     row = '    Route("POST", "/places", search.search, places.read, pool="search", key="always"),'
     copy.change(routes, _ROUTES, f"{_ROUTES}\n{row}")
     program = ("-P", *REAL)  # without the current folder, so that Python imports the copy

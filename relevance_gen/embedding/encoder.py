@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from relevance_gen.embedding.shared import SharedModel, checked_texts
 from relevance_gen.errors import EncoderError, InvalidRequestError
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.progress import Progress
+from relevance_gen.text.chunking import spans_of_tokens
 
 if TYPE_CHECKING:
     from relevance_gen.llama.embedder import Embedder
@@ -169,10 +170,35 @@ class Encoder(SharedModel["Embedder"]):
         self._jobs.check_here()  # in a forked process the vocabulary's lock may be held forever
         return self._model.count_tokens(text)
 
+    def passages_of(self, text: str, *, kind: Kind | None = None) -> list[str]:
+        """Return the passages of a text that does not fit into the context, or the text itself.
+
+        Args:
+            text: the text.
+            kind: the kind of the text, whose prefix is a part of each passage.
+
+        Raises:
+            EncoderError: the encoder is closed.
+        """
+        n_around = self._model.n_around + self.count_tokens(self._prefix_of(kind))
+        if self.count_tokens(text) + n_around < self.n_ctx:
+            return [text]
+        n_tokens = max(1, min(_PASSAGE_TOKENS, self.n_ctx) - n_around)
+        spans = spans_of_tokens(text, n_tokens, self.count_tokens)
+        return [text[start:end] for start, end in spans] or [text]
+
+    def _prefix_of(self, kind: Kind | None) -> str:
+        match kind:
+            case None:
+                return ""
+            case "query":
+                return self.query_prefix
+            case "passage":
+                return self.passage_prefix
+        raise InvalidRequestError.must_be("kind", '"query", "passage" or None', kind)
+
     def _job(self, texts: Iterable[str], kind: Kind | None) -> Job[Embeddings]:
-        if kind not in (None, *get_args(Kind)):
-            raise InvalidRequestError.must_be("kind", '"query", "passage" or None', kind)
-        prefix = {None: "", "query": self.query_prefix, "passage": self.passage_prefix}[kind]
+        prefix = self._prefix_of(kind)
         texts = [prefix + text for text in checked_texts(texts)]
         vectors = np.empty((len(texts), self.n_dims), np.float32)
         n_tokens = np.empty(len(texts), np.int64)

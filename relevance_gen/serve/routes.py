@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from relevance_gen.serve import pages
-from relevance_gen.serve.adapters import cohere, mcp, own, tei
+from relevance_gen.serve.adapters import cohere, mcp, ollama, own, tei
 from relevance_gen.serve.adapters.anthropic import blocks, messages
 from relevance_gen.serve.adapters.openai import chat, completions, embeddings, responses
 from relevance_gen.serve.adapters.openai import requests as openai
@@ -52,6 +52,22 @@ ROUTES: tuple[Route, ...] = (
         "/v1/messages/count_tokens", generation.chat, messages.read_count, write_error=blocks.error
     ),
     _search("/v1/embeddings", embedding.embed, embeddings.read, write_error=openai.error),
+    _generation("/api/chat", generation.chat, ollama.read_chat, write_error=ollama.error),
+    _generation("/api/generate", generation.chat, ollama.read_generate, write_error=ollama.error),
+    _search("/api/embed", embedding.embed, ollama.read_embed, write_error=ollama.error),
+    _search("/api/embeddings", embedding.embed, ollama.read_prompt_embed, write_error=ollama.error),
+    Route(
+        "POST",
+        "/api/show",
+        status.ollama_model,
+        ollama.read_show,
+        pool="search",
+        key="setting",
+        write_error=ollama.error,
+    ),
+    _get("/api/tags", status.ollama_models, key="setting", write_error=ollama.error),
+    _get("/api/ps", status.ollama_running_models, key="setting", write_error=ollama.error),
+    _get("/api/version", status.ollama_version),
     Route("POST", "/mcp", agents.mcp, mcp.read, pool="agents", key="always", write_error=mcp.error),
     _get("/v1/models", status.models, key="setting", write_error=openai.error),
     _get("/v1/models/{id}", status.model, key="setting", write_error=openai.error),

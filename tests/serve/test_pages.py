@@ -15,7 +15,7 @@ import pytest
 import relevance_gen
 from relevance_gen import types, wire
 from relevance_gen.serve import pages
-from relevance_gen.serve.adapters import cohere, mcp, own, request_bodies, tei
+from relevance_gen.serve.adapters import cohere, mcp, ollama, own, request_bodies, tei
 from relevance_gen.serve.adapters.anthropic import messages
 from relevance_gen.serve.adapters.openai import chat, completions, embeddings, responses
 from relevance_gen.serve.adapters.openai.requests import StreamOptions
@@ -31,6 +31,8 @@ LENIENT: dict[str, Any] = {
         *(cohere.RerankRequest, cohere.RelevantSpans, tei.TextsRequest),
         *(completions.CompletionRequest, chat.ChatRequest, StreamOptions),
         *(embeddings.EmbeddingsRequest, responses.ResponsesRequest, messages.MessagesRequest),
+        *(ollama.OllamaChatRequest, ollama.OllamaGenerateRequest, ollama.OllamaShowRequest),
+        *(ollama.OllamaEmbedRequest, ollama.OllamaPromptEmbedRequest),
     )
 }
 """What other people's clients send: unknown fields are ignored, and null is the default."""
@@ -126,6 +128,11 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "EmbeddingsRequest": {"input": "x"},
     "ResponsesRequest": {"input": "x"},
     "MessagesRequest": {"messages": [{"role": "user", "content": "x"}]},
+    "OllamaChatRequest": {"messages": [{"role": "user", "content": "x"}]},
+    "OllamaGenerateRequest": {"prompt": "x"},
+    "OllamaShowRequest": {},
+    "OllamaEmbedRequest": {"input": "x"},
+    "OllamaPromptEmbedRequest": {"prompt": "x"},
 }
 READERS: dict[str, Callable[[dict[str, Any]], object]] = {
     "GenerationRequest": own.read_generation,
@@ -135,6 +142,11 @@ READERS: dict[str, Callable[[dict[str, Any]], object]] = {
     "EmbeddingsRequest": embeddings.read,
     "ResponsesRequest": responses.read,
     "MessagesRequest": messages.read,
+    "OllamaChatRequest": ollama.read_chat,
+    "OllamaGenerateRequest": ollama.read_generate,
+    "OllamaShowRequest": ollama.read_show,
+    "OllamaEmbedRequest": ollama.read_embed,
+    "OllamaPromptEmbedRequest": ollama.read_prompt_embed,
     "SearchRequest": own.read_search,
     "IndexSearchRequest": own.read_search,
     "IndexExplanationRequest": own.read_explanation,
@@ -215,7 +227,7 @@ def test_examples_are_allowed() -> None:
             taken = set()
             for example in examples:
                 name = next(
-                    name for name in names if set(SCHEMAS[name]["required"]) <= set(example)
+                    name for name in names if set(SCHEMAS[name].get("required", ())) <= set(example)
                 )
                 if cls := LENIENT.get(name) or TYPES.get(name):
                     wire.structure(

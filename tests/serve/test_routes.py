@@ -25,6 +25,7 @@ def test_model_process_routes_are_generation_and_state() -> None:
         "/v1/chat/completions",
     }
     generation |= {"/v1/responses", "/v1/messages", "/v1/messages/count_tokens"}
+    generation |= {"/api/chat", "/api/generate"}
     assert {route.path for route in routes.MODEL_PROCESS_ROUTES} == {
         *generation,
         "/health",

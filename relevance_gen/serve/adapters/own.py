@@ -162,6 +162,8 @@ def error(kind: str, message: str, field: str | None) -> dict[str, object]:
 class GenerationEvents:
     """The server-sent events of one stream: ``text``, then a ``response`` or an ``error``."""
 
+    stream_format = wire.EVENT_STREAM
+
     def text(self, sample: int, piece: str) -> bytes:
         """Return the event of a piece of text."""
         return wire.event({"sample": sample, "text": piece}, "text")

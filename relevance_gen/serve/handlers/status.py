@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
 from aiohttp import web
 
 from relevance_gen import wire
+from relevance_gen.serve.adapters import ollama
 from relevance_gen.serve.http.call import Call
 from relevance_gen.serve.http.http_errors import empty
+from relevance_gen.serve.http.resources import costs
 from relevance_gen.serve.http.service import Service
 from relevance_gen.serve.metrics import STATES, Metrics
+from relevance_gen.serve.services.model_details import ModelDetails, model_details
 from relevance_gen.serve.services.model_registry import UnknownModelError
 
 _STARTED_S = int(time.time())
@@ -55,7 +59,11 @@ async def model(call: Call) -> web.StreamResponse:
     for described in _describe_models(call.service):
         if described["id"] == name:
             return _json(described)
-    raise UnknownModelError(
+    raise _unknown_model()
+
+
+def _unknown_model() -> UnknownModelError:
+    return UnknownModelError(
         "is not one that this server has; GET /v1/models lists what it has", "model"
     )
 
@@ -74,6 +82,49 @@ def _describe_models(service: Service) -> list[dict[str, Any]]:
         for task, sources in service.settings.models.items()
         for source in sources
     ]
+
+
+async def ollama_version(_: Call) -> web.StreamResponse:
+    """Answer GET /api/version."""
+    return _json({"version": ollama.VERSION})
+
+
+async def ollama_models(call: Call) -> web.StreamResponse:
+    """Answer GET /api/tags: the models that generate and embed."""
+    return _json(ollama.list_models(await _model_details(call.service)))
+
+
+async def ollama_running_models(call: Call) -> web.StreamResponse:
+    """Answer GET /api/ps: the models of GET /api/tags that are loaded."""
+    running = [
+        model
+        for model in await _model_details(call.service)
+        if _best_state(call.service.metrics, model.task, model.name) == "loaded"
+    ]
+    return _json(ollama.list_running_models(running))
+
+
+async def ollama_model(call: Call) -> web.StreamResponse:
+    """Answer POST /api/show."""
+    async with call.reserve(costs.MODEL_DETAILS) as reservation:
+        name, present = await reservation.read_body()
+        name = name.removesuffix(":latest")
+        for model in await _model_details(call.service):
+            if model.name.removesuffix(":latest") == name:
+                return await reservation.respond(model, present, costs.MODEL_DETAILS.flat)
+    raise _unknown_model()
+
+
+async def _model_details(service: Service) -> list[ModelDetails]:
+    def read() -> list[ModelDetails]:
+        settings = service.settings
+        return [
+            model_details(settings, task, source)
+            for task in ("generate", "embed")
+            for source in settings.models[task]
+        ]
+
+    return await asyncio.to_thread(read)
 
 
 def _best_state(metrics: Metrics, task: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Generations as server-sent events."""
+"""Generations as streams: server-sent events or lines of JSON."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
+from relevance_gen import wire
 from relevance_gen.serve.http.call import Call, Reservation, run_off_loop
 from relevance_gen.serve.http.connections.connection import write_deadline
 from relevance_gen.serve.http.http_errors import problem_of
@@ -17,17 +18,13 @@ from relevance_gen.serve.http.resources.resource_pools import MemoryReservation
 from relevance_gen.serve.services.generation import GenerationTask, Responses
 from relevance_gen.serve.services.stream_buffer import Pieces
 
-_HEADERS = {
-    "Content-Type": "text/event-stream",
-    "Cache-Control": "no-store",
-    "X-Accel-Buffering": "no",
-}
-_HEARTBEAT = b": waiting\n\n"
-"""A comment in the event stream, which clients ignore."""
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class Events(Protocol):
     """Writes the events of one stream in an API format."""
+
+    stream_format: wire.StreamFormat
 
     def text(self, sample: int, piece: Any) -> bytes:
         """Return the events for a piece of generated text, or for a content part of a turn.
@@ -48,7 +45,7 @@ class Events(Protocol):
 async def stream_generation(
     call: Call, reservation: Reservation, cost: Cost, task: GenerationTask, events: Events
 ) -> web.StreamResponse:
-    """Answer a generation request with server-sent events.
+    """Answer a generation request with a stream of events.
 
     The headers are sent with the first event, so that an error before that has its own HTTP status;
     a later error becomes an event. The request's memory includes the text that waits for a slow
@@ -56,8 +53,8 @@ async def stream_generation(
     """
     memory = reservation.memory
     settings = call.service.settings
-    headers = {**_HEADERS, **common_headers(call.request, settings)}
-    response = web.StreamResponse(headers=headers)
+    response = web.StreamResponse(headers={**_HEADERS, **common_headers(call.request, settings)})
+    response.content_type = events.stream_format.content_type
 
     async def send(event: bytes) -> None:
         memory.acquire(len(event))
@@ -98,7 +95,7 @@ async def write_event(
         cost: the row of the table of costs for this operation.
         task: the generation.
         item: the pieces, or at the end of the stream the responses. Without a piece, the result is
-            a comment that keeps the connection open.
+            the heartbeat that keeps the connection open.
         events: writes the events.
     """
     if isinstance(item, tuple):
@@ -120,4 +117,4 @@ async def write_event(
 
 def _write_pieces(pieces: Pieces, events: Events) -> bytes:
     written = [events.text(sample, piece) for sample, piece in pieces]
-    return b"".join(written) or _HEARTBEAT
+    return b"".join(written) or events.stream_format.heartbeat

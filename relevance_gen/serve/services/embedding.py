@@ -11,10 +11,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
+import attrs
+import numpy as np
 from attrs import frozen
 
+from relevance_gen.arrays import starts_of
 from relevance_gen.embedding.encoder import Encoder, Kind
 from relevance_gen.embedding.jobs import Embeddings
 from relevance_gen.errors import (
@@ -32,6 +35,9 @@ _SMOOTHING: Final = 0.1
 """Weight of the newest request in the running mean of the seconds per text."""
 
 
+LongTexts: TypeAlias = Literal["refuse", "truncate", "mean"]
+
+
 @frozen
 class EmbeddingTask:
     """Texts to encode.
@@ -41,12 +47,15 @@ class EmbeddingTask:
         kind: query or passage, for models that distinguish them.
         path: the client's name of the texts, for errors.
         model: the name of the encoder; None for the first.
+        long_texts: the treatment of texts that fill the encoder's context: they are refused,
+            truncated, or divided into passages whose mean is their vector.
     """
 
     texts: Sequence[str]
     kind: Kind | None = None
     path: str = "texts"
     model: str | None = None
+    long_texts: LongTexts = "refuse"
 
 
 def load_encoder(settings: Settings, model: NamedModel) -> Encoder:
@@ -78,7 +87,8 @@ class EmbeddingService:
 
         Raises:
             RelevanceGenError: the exceptions of the registry; an `EncoderError` if encoding failed.
-            ContextLengthError: a text fills the encoder's context, so that its end may be missing.
+            ContextLengthError: a text fills the encoder's context, so that its end may be missing,
+                and such texts are refused.
             TooLargeError: more texts than may ever wait.
             OverloadedError: too many texts wait already.
             TimedOutError: the texts were not encoded in time.
@@ -90,15 +100,35 @@ class EmbeddingService:
                 async with asyncio.timeout(self._timeout_s):
                     with self.registry.lease("embed", name, n_bytes=n_bytes) as loading:
                         encoder = await asyncio.wrap_future(loading)
+                        if task.long_texts == "mean":
+                            return await self._embed_passages(task, encoder, name)
                         with self._encoding(task, encoder) as future:
                             embeddings = await asyncio.wrap_future(future)
             except TimeoutError:
                 raise _timed_out(self._timeout_s) from None
+        if task.long_texts == "truncate":
+            return embeddings
         for index, n_tokens in enumerate(embeddings.n_tokens):
             if n_tokens >= encoder.n_ctx:
                 rule = f"must hold fewer than {encoder.n_ctx} tokens for this encoder"
                 raise ContextLengthError(rule, f"{task.path}[{index}]", remedy="split it")
         return embeddings
+
+    async def _embed_passages(self, task: EmbeddingTask, encoder: Encoder, name: str) -> Embeddings:
+        """Return for each text the mean of the vectors of its passages, weighted by tokens."""
+
+        def split() -> list[list[str]]:
+            return [encoder.passages_of(text, kind=task.kind) for text in task.texts]
+
+        passages_of_texts = await asyncio.to_thread(split)
+        passages = [passage for passages in passages_of_texts for passage in passages]
+        passages_task = attrs.evolve(task, texts=passages)
+        with (
+            self._waiting(passages_task, name),
+            self._encoding(passages_task, encoder) as future,
+        ):
+            embeddings = await asyncio.wrap_future(future)
+        return _mean_of_passages(embeddings, [*map(len, passages_of_texts)])
 
     def embed_in_thread(
         self, task: EmbeddingTask, encoder: Encoder, timeout_s: float
@@ -153,6 +183,26 @@ class EmbeddingService:
             self._metrics.observe("encoding_seconds", seconds)
             self._metrics.add("encoded_texts_total", n_tokens.size)
             self._metrics.add("encoded_tokens_total", int(n_tokens.sum()))
+
+
+def _mean_of_passages(passages: Embeddings, counts: Sequence[int]) -> Embeddings:
+    """Return the vectors of n texts from those of their passages.
+
+    Args:
+        passages: vectors and numbers of tokens of all passages, text after text.
+        counts: number of passages of each text, at least 1, shape (n,).
+    """
+    if not counts:
+        return passages
+    first = starts_of(np.array(counts))
+    n_tokens = np.add.reduceat(passages.n_tokens, first)
+    sums = np.add.reduceat(passages.vectors * passages.n_tokens[:, np.newaxis], first)
+    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+    vectors = (sums / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+    for text_ord, count in enumerate(counts):
+        if count == 1:  # the same bits as without passages
+            vectors[text_ord] = passages.vectors[first[text_ord]]
+    return Embeddings(vectors, n_tokens)
 
 
 def _timed_out(timeout_s: float) -> TimedOutError:

@@ -184,7 +184,7 @@ class ModelRegistry:
         """Return the name of the model that a client selects.
 
         None and `DEFAULT_NAME` select the first model. If there is a single model, any name selects
-        it.
+        it. Clients of Ollama can add ":latest" to a name.
 
         Raises:
             UnknownModelError: there are several models, and none has that name.
@@ -196,6 +196,9 @@ class ModelRegistry:
             raise errors.ModelLoadError(f"this server has no {kind}; start it with --{kind}")
         if name in names:
             return name
+        untagged = (name or "").removesuffix(":latest")
+        if name is not None and untagged in names:
+            return untagged
         if name is None or name == DEFAULT_NAME or len(names) == 1:
             return names[0]
         remedy = errors.did_you_mean(name, names, "GET /v1/models lists those that it has")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.environments import interpreter_with
-from tests.serve.harness import KEY, REAL, Server, eventually
+from tests.environments import interpreter_with, node_folder_with
+from tests.serve.harness import KEY, REAL, ROOT, Server, eventually
 
 HERE = Path(__file__).parent
 CLIENTS = (
@@ -30,18 +30,18 @@ CLIENTS = (
 )
 
 
-def run(server: Server, program: str, python: str) -> None:
+def run(server: Server, program: str, interpreter: str, folder: Path = HERE) -> None:
     """Run a program against a server; a failed assertion of the program fails the test."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environ |= {"SERVER_URL": server.url, "SERVER_KEY": KEY, "HAYSTACK_TELEMETRY_ENABLED": "False"}
     done = subprocess.run(
-        [python, HERE / program],
+        [interpreter, HERE / program],
         env=environ,
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
-        cwd=HERE,
+        cwd=folder,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert not [line for line in server.log_lines if line["level"] in ("error", "critical")]
@@ -60,8 +60,9 @@ def test_client_program_succeeds(
 
 @pytest.fixture(scope="module")
 def answering() -> Iterator[Server]:
-    """The real server with the embedded model."""
+    """The real server with the embedded model and a small encoder."""
     sizes = ("--n-ctx", "2048", "--n-slots", "4", "--n-threads", "1")
+    sizes += ("--encoder", str(ROOT / "small_models" / "encoder.gguf"))
     with Server(
         *sizes, "--rate-limit", "off", "--generation-requires-key", "on", program=REAL
     ) as server:
@@ -73,6 +74,7 @@ CALLERS = (
     ("openai_tools_client.py", "openai", ""),
     ("responses_client.py", "openai", ""),
     ("anthropic_client.py", "anthropic", ""),
+    ("ollama_client.py", "ollama", "ollama"),
     ("langchain_tools_client.py", "langchain_openai", "langchain"),
     ("openai_agents_client.py", "agents", "agents"),
     ("pydantic_ai_client.py", "pydantic_ai", "agents"),
@@ -87,6 +89,12 @@ def test_client_tool_program_succeeds(
 ) -> None:
     """The client lets a small model call a search and passes it the results, also streamed."""
     run(answering, program, interpreter_with(package, environment))
+    assert eventually(lambda: answering.metric("generation_backlog") == 0)
+
+
+def test_ollama_client_for_javascript_succeeds(answering: Server) -> None:
+    """The client chats, streams, generates and embeds."""
+    run(answering, "ollama_client.mjs", "node", node_folder_with("ollama"))
     assert eventually(lambda: answering.metric("generation_backlog") == 0)
 
 

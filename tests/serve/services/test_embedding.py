@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from relevance_gen import Encoder, ModelLoadError, OverloadedError, TimedOutError, TooLargeError
+from relevance_gen.errors import ContextLengthError
 from relevance_gen.serve.metrics import Layout, Metrics
 from relevance_gen.serve.services.embedding import EmbeddingService, EmbeddingTask, load_encoder
 from relevance_gen.serve.services.model_registry import ModelRegistry
@@ -55,6 +56,35 @@ def test_texts_become_vectors_and_are_counted() -> None:
         assert metric(metrics, "encoded_texts_total") == 2
         assert metric(metrics, "encoded_tokens_total") == 7
         assert metric(metrics, "encoder_texts_waiting") == 0
+
+    with_embedder(work)
+
+
+def test_long_texts_are_refused_truncated_or_averaged() -> None:
+    """The mean weights passages by tokens; a text that fits has the same bits in every case."""
+    long_text = " ".join("abcdefgh"[index % 8] for index in range(100))
+
+    async def work(embedder: EmbeddingService, _: Metrics) -> None:
+        texts = ["a b", long_text]
+        with pytest.raises(ContextLengthError) as raised:
+            await embedder.embed(EmbeddingTask(texts, path="input"))
+        assert raised.value.field == "input[1]"
+        truncated = await embedder.embed(EmbeddingTask(texts, long_texts="truncate"))
+        averaged = await embedder.embed(EmbeddingTask(texts, long_texts="mean"))
+        assert truncated.n_tokens.tolist() == [4, 32]
+        assert averaged.n_tokens[0] == 4
+        assert averaged.n_tokens[1] > 100
+        with Encoder(ENCODER) as encoder:
+            np.testing.assert_array_equal(truncated.vectors, encoder.encode(texts))
+            passages = encoder.passages_of(long_text)
+            n_tokens = [encoder.count_tokens(passage) + 2 for passage in passages]
+            mean = np.average(encoder.encode(passages), axis=0, weights=n_tokens)
+        assert " ".join(passages) == long_text
+        assert max(n_tokens) <= 32
+        np.testing.assert_array_equal(averaged.vectors[0], truncated.vectors[0])
+        np.testing.assert_allclose(averaged.vectors[1], mean / np.linalg.norm(mean), atol=1e-6)
+        nothing = await embedder.embed(EmbeddingTask([], long_texts="mean"))
+        assert nothing.vectors.shape == (0, 32)
 
     with_embedder(work)
 

@@ -70,6 +70,8 @@ class BlockEvents:
         citer: cites the documents for the text blocks; None: without citations.
     """
 
+    stream_format = wire.EVENT_STREAM
+
     def __init__(
         self, model: str, max_tokens: int, citer: MessageDocumentCiter | None = None
     ) -> None:

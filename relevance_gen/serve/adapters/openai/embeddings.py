@@ -13,7 +13,7 @@ from relevance_gen.embedding.jobs import Embeddings, Vectors
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.adapters import Operation
 from relevance_gen.serve.adapters.openai.requests import NEVER, model_name, read_as
-from relevance_gen.serve.services.embedding import EmbeddingTask
+from relevance_gen.serve.services.embedding import EmbeddingTask, LongTexts
 from relevance_gen.serve.settings import DEFAULT_NAME
 
 _KINDS: dict[str, Kind] = {
@@ -26,12 +26,16 @@ _KINDS: dict[str, Kind] = {
 
 @frozen(kw_only=True)
 class EmbeddingsRequest:
-    """The fields of a request, as ``static/openapi.json`` describes them."""
+    """The fields of a request, as ``static/openapi.json`` describes them.
+
+    `input_type` is Cohere's, and `enable_chunked_processing` is named after vLLM's option.
+    """
 
     input: Any
     model: str = field(default=DEFAULT_NAME, validator=model_name)
     encoding_format: str = field(default="float", validator=checks.one_of("float", "base64"))
     input_type: str | None = fields.optional(checks.one_of(*_KINDS))
+    enable_chunked_processing: bool = fields.flag()
 
 
 def read(body: object) -> Operation:
@@ -60,7 +64,8 @@ def read(body: object) -> Operation:
         return {"object": "list", "data": data, "model": request.model, "usage": usage}
 
     kind = _KINDS[request.input_type] if request.input_type else None
-    return EmbeddingTask(texts, kind, "input", request.model), present
+    long_texts: LongTexts = "mean" if request.enable_chunked_processing else "refuse"
+    return EmbeddingTask(texts, kind, "input", request.model, long_texts), present
 
 
 def _present_vector(vector: Vectors, encoding_format: str) -> object:

@@ -28,6 +28,8 @@ class CompletionEvents:
         write_error: returns the body of an error.
     """
 
+    stream_format = wire.EVENT_STREAM
+
     def __init__(
         self,
         identity: JsonObject,

@@ -58,6 +58,8 @@ class ItemEvents:
             that clients send back.
     """
 
+    stream_format = wire.EVENT_STREAM
+
     def __init__(
         self,
         request_fields: JsonObject,

@@ -140,6 +140,8 @@ PROMPT: Final = evolve(SEARCH, char=1)
 EXTRACTION: Final = Cost(flat=128 << 20, body_byte=4)
 # Includes a file that a tool reads.
 AGENTS: Final = evolve(SEARCH, flat=64 << 20, char=6)
+# A chat template can have a hundred kilobytes.
+MODEL_DETAILS: Final = Cost(flat=1 << 20)
 EMBEDDING: Final = Cost(vector_component=64)
 GENERATION: Final = Cost(token=32, logprob_token=320, top_logprob=640, char=1)
 COMPLETION: Final = evolve(GENERATION, logprob_token=500, top_logprob=400)

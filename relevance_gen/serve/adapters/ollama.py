@@ -1,0 +1,517 @@
+"""Ollama's interface: chats, completions, vectors and lists of models, as lines of JSON."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from attrs import field, frozen
+
+from relevance_gen import checks, fields, wire
+from relevance_gen.embedding.jobs import Embeddings
+from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.chat.conversation import Conversation, check_calls, tools_of
+from relevance_gen.generation.queue.request import RequestContext
+from relevance_gen.serve.services.embedding import EmbeddingTask, LongTexts
+from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask, Responses
+from relevance_gen.serve.services.model_details import ModelDetails
+from relevance_gen.serve.settings import DEFAULT_NAME
+from relevance_gen.types import Completion, ContentPart, GenerationRequest, GenerationResponse
+
+VERSION: Final = "0.13.0"
+"""The version of Ollama whose interface this is. Clients refuse versions that are too old."""
+
+_MAX_MODEL_NAME_CHARS = 1024
+_ROLES = ("system", "user", "assistant", "tool")
+_DEFAULT_OPTIONS: Mapping[str, object] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
+"""Ollama's default options, without its repetition penalty."""
+_OPTION_FIELDS = {
+    "frequency_penalty": "frequency_penalty",
+    "min_p": "min_p",
+    "presence_penalty": "presence_penalty",
+    "repeat_penalty": "repetition_penalty",
+    "stop": "stop",
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+}
+"""Options to fields of `GenerationRequest`."""
+_FIELD_NAMES = {name: f"options.{option}" for option, name in _OPTION_FIELDS.items()} | {
+    "json_schema": "format",
+    "max_tokens": "options.num_predict",
+    "seed": "options.seed",
+}
+"""Fields of `GenerationRequest` to the client's names of them."""
+_REFUSED_FIELDS = ("context", "images", "logprobs", "suffix", "template", "top_logprobs")
+"""Unsupported fields that would change the response."""
+_REFUSED_OPTIONS: Mapping[str, tuple[object, ...]] = {
+    "mirostat": (0,),
+    "repeat_last_n": (-1, 64),
+    "tfs_z": (1,),
+    "typical_p": (1,),
+}
+"""Unsupported options that would change the response, with the values that are accepted."""
+_LOAD = GenerationRequest("load", max_tokens=1)
+"""A request whose tokens are counted, so that the model is loaded."""
+_QUANTIZATIONS = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    12: "Q3_K_M",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    32: "BF16",
+}
+"""``general.file_type`` in GGUF files to the name of the quantization."""
+
+_model_name = checks.short(_MAX_MODEL_NAME_CHARS)
+_effort = checks.Rule(
+    "True, False, low, medium or high",
+    lambda value: isinstance(value, bool) or value in ("low", "medium", "high"),
+)
+
+
+@frozen(kw_only=True)
+class OllamaRequest:
+    """The fields that chats and completions share, as ``static/openapi.json`` describes them."""
+
+    model: str = field(default=DEFAULT_NAME, validator=_model_name)
+    stream: bool = fields.flag(default=True)
+    format: Any = None
+    options: Mapping[str, Any] | None = fields.optional(checks.an_object)
+    think: bool | str | None = fields.optional(_effort)
+    keep_alive: Any = None
+
+    def generation(self, text: str = "") -> GenerationRequest:
+        """Return the request to generate from a prompt, or from a conversation if that is empty."""
+        options = {**_DEFAULT_OPTIONS, **(self.options or {})}
+        options = {name: value for name, value in options.items() if value is not None}
+        for name, accepted in _REFUSED_OPTIONS.items():
+            if options.get(name, accepted[0]) not in accepted:
+                raise _unsupported(f"options.{name}")
+        fields = {_OPTION_FIELDS[name]: options[name] for name in _OPTION_FIELDS if name in options}
+        max_tokens = checks.check_integer("options.num_predict", options.get("num_predict", -1), -2)
+        seed = checks.check_integer("options.seed", options.get("seed", -1), -(1 << 63))
+        if seed >= 0:
+            fields["seed"] = seed
+        try:
+            return GenerationRequest(
+                text,
+                max_tokens=max_tokens if max_tokens > 0 else AS_MUCH_AS_FITS,
+                json_schema=self._schema(),
+                **fields,
+            )
+        except InvalidRequestError as error:
+            raise error.with_field_names(_FIELD_NAMES) from None
+
+    def conversation(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = ()
+    ) -> Conversation:
+        """Return the messages, with the tools and the variables of the chat template."""
+        variables: dict[str, Any] = {}
+        if self.think is not None:
+            variables["enable_thinking"] = self.think is not False
+        if isinstance(self.think, str):
+            variables["reasoning_effort"] = self.think
+        definitions = tools_of([_typed_tool(tool) for tool in tools])
+        return Conversation(
+            messages,
+            definitions,
+            variables=variables,
+            required=dict.fromkeys(variables, "think") if self.think else {},
+            schema_fields={
+                tool.name: f"tools[{index}].function.parameters"
+                for index, tool in enumerate(definitions)
+            },
+        )
+
+    def _schema(self) -> Any:
+        match self.format:
+            case None | "":
+                return None
+            case "json":
+                return {"type": "object"}
+            case dict(schema):
+                return schema
+        raise InvalidRequestError.must_be("format", '"json" or a JSON schema', self.format)
+
+    def task(
+        self,
+        generation: GenerationRequest,
+        text_field: str,
+        conversation: Conversation | None = None,
+    ) -> GenerationTask:
+        """Return the task of a generation whose prompt comes from `text_field`."""
+        return GenerationTask(
+            (generation,),
+            conversation=conversation,
+            context=RequestContext(use_model_eos=True),
+            names={**_FIELD_NAMES, "text": text_field},
+            model=self.model,
+        )
+
+    def load_task(self) -> GenerationTask:
+        """Return the task that loads the model."""
+        return GenerationTask((_LOAD,), context=RequestContext(count_only=True), model=self.model)
+
+
+@frozen(kw_only=True)
+class OllamaChatRequest(OllamaRequest):
+    """The fields of ``POST /api/chat``, as ``static/openapi.json`` describes them."""
+
+    messages: Sequence[Any] = field(default=(), validator=checks.a_list)
+    tools: Sequence[Any] = field(default=(), validator=checks.a_list)
+
+
+@frozen(kw_only=True)
+class OllamaGenerateRequest(OllamaRequest):
+    """The fields of ``POST /api/generate``, as ``static/openapi.json`` describes them."""
+
+    prompt: str = field(default="", validator=checks.string)
+    system: str = field(default="", validator=checks.string)
+    raw: bool = fields.flag()
+
+
+@frozen(kw_only=True)
+class OllamaEmbedRequest:
+    """The fields of ``POST /api/embed``, as ``static/openapi.json`` describes them."""
+
+    input: Any
+    model: str = field(default=DEFAULT_NAME, validator=_model_name)
+    truncate: bool = fields.flag()
+
+
+@frozen(kw_only=True)
+class OllamaPromptEmbedRequest:
+    """The fields of ``POST /api/embeddings``, as ``static/openapi.json`` describes them."""
+
+    prompt: str = field(validator=checks.string)
+    model: str = field(default=DEFAULT_NAME, validator=_model_name)
+
+
+@frozen(kw_only=True)
+class OllamaShowRequest:
+    """The fields of ``POST /api/show``, as ``static/openapi.json`` describes them."""
+
+    model: str = field(default=DEFAULT_NAME, validator=_model_name)
+
+
+class OllamaLines:
+    """The lines of one stream, and the response without a stream.
+
+    Args:
+        model: the client's name of the model.
+        is_chat: whether texts are messages of a chat.
+        ended_by: the reason of the end if nothing was generated: "load" or "unload".
+    """
+
+    stream_format = wire.JSON_LINES
+
+    def __init__(self, model: str, *, is_chat: bool, ended_by: str | None = None) -> None:
+        self._model = model
+        self._is_chat = is_chat
+        self._ended_by = ended_by
+
+    def text(self, _sample: int, piece: ContentPart | str) -> bytes:
+        """Return the line of a piece of text; tool calls are written completely at the end."""
+        if isinstance(piece, str):
+            return self._line(self._content(piece))
+        if piece.kind == "tool_call":
+            return b""
+        is_text = piece.kind == "text"
+        content = self._content(piece.text) if is_text else self._content(thinking=piece.text)
+        return self._line(content)
+
+    def end(self, responses: Responses) -> bytes:
+        """Return the line of the tool calls, if any, and the last line."""
+        calls = [] if self._ended_by else _calls(responses[0].responses[0])
+        lines = self._line(self._content(calls=calls)) if calls else b""
+        return lines + self._line({**self._content(), **self._ending(responses)})
+
+    def whole(self, responses: Responses) -> object:
+        """Return the response without a stream."""
+        content = self._content()
+        if self._ended_by is None:
+            completion = responses[0].responses[0]
+            reasoning = completion.reasoning if completion.parts else ""
+            content = self._content(completion.text, reasoning, _calls(completion))
+        return self._object({**content, **self._ending(responses)})
+
+    def error(self, kind: str, message: str, field: str | None) -> bytes:
+        """Return the line that ends a stream that failed."""
+        return wire.line(error(kind, message, field))
+
+    def _line(self, members: Mapping[str, object]) -> bytes:
+        return wire.line(self._object({"done": False, **members}))
+
+    def _object(self, members: Mapping[str, object]) -> dict[str, object]:
+        return {"model": self._model, "created_at": _now(), **members}
+
+    def _content(
+        self, text: str = "", thinking: str = "", calls: Sequence[object] = ()
+    ) -> dict[str, object]:
+        more: dict[str, object] = {"thinking": thinking} if thinking else {}
+        if not self._is_chat:
+            return {"response": text, **more}
+        if calls:
+            more["tool_calls"] = calls
+        return {"message": {"role": "assistant", "content": text, **more}}
+
+    def _ending(self, responses: Responses) -> dict[str, object]:
+        if self._ended_by is not None:
+            return {"done": True, "done_reason": self._ended_by}
+        (response,) = responses
+        return {"done": True, **_statistics(response)}
+
+
+def _statistics(response: GenerationResponse) -> dict[str, object]:
+    """Return the reason of the end, the counts of tokens, and durations in nanoseconds."""
+    (completion,) = response.responses
+    duration_ns = round((response.finished - response.created) * 1e9)
+    return {
+        "done_reason": "length" if completion.finish_reason == "length" else "stop",
+        "total_duration": duration_ns,
+        "prompt_eval_count": response.prompt_tokens,
+        "eval_count": completion.generated_tokens,
+        "eval_duration": duration_ns,
+    }
+
+
+def _calls(completion: Completion) -> list[dict[str, object]]:
+    """Return the tool calls of a turn whose arguments are complete objects."""
+    calls: list[dict[str, object]] = []
+    for call in completion.tool_calls:
+        try:
+            arguments = wire.parse(call.text.encode(errors="replace"))
+        except InvalidRequestError:
+            continue
+        if isinstance(arguments, dict):
+            function = {"index": len(calls), "name": call.name, "arguments": arguments}
+            calls.append({"id": call.id, "function": function})
+    return calls
+
+
+def read_chat(
+    body: object,
+) -> tuple[GenerationTask, Callable[[Responses], object] | OllamaLines]:
+    """Read the body of ``POST /api/chat``. Without messages, it loads the model."""
+    _check_supported(body)
+    request = wire.structure(OllamaChatRequest, body, is_lenient=True)
+    messages = _messages(request.messages)
+    lines = OllamaLines(request.model, is_chat=True, ended_by=_ended_by(request, bool(messages)))
+    task = request.load_task()
+    if messages:
+        conversation = request.conversation(messages, request.tools)
+        task = request.task(request.generation(), "messages", conversation)
+    return task, lines if request.stream else lines.whole
+
+
+def read_generate(
+    body: object,
+) -> tuple[GenerationTask, Callable[[Responses], object] | OllamaLines]:
+    """Read the body of ``POST /api/generate``. Without a prompt, it loads the model."""
+    _check_supported(body)
+    request = wire.structure(OllamaGenerateRequest, body, is_lenient=True)
+    ended_by = _ended_by(request, bool(request.prompt))
+    lines = OllamaLines(request.model, is_chat=False, ended_by=ended_by)
+    if not request.prompt:
+        task = request.load_task()
+    elif request.raw:
+        task = request.task(request.generation(request.prompt), "prompt")
+    else:
+        turns = {"system": request.system, "user": request.prompt}
+        messages = [{"role": role, "content": text} for role, text in turns.items() if text]
+        task = request.task(request.generation(), "prompt", request.conversation(messages))
+    return task, lines if request.stream else lines.whole
+
+
+def _ended_by(request: OllamaRequest, has_prompt: bool) -> str | None:
+    """Return "load" or "unload" for a request that generates nothing; None for a generation."""
+    if has_prompt:
+        return None
+    return "unload" if request.keep_alive in (0, "0", "0s", "0m") else "load"
+
+
+def read_embed(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
+    """Read the body of ``POST /api/embed``."""
+    request = wire.structure(OllamaEmbedRequest, body, is_lenient=True)
+    if isinstance(body, dict) and body.get("dimensions"):
+        raise _unsupported("dimensions")
+    texts = [request.input] if isinstance(request.input, str) else request.input
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise InvalidRequestError.must_be("input", "a string or a list of strings", request.input)
+
+    def present(embeddings: Embeddings) -> object:
+        return {
+            "model": request.model,
+            "embeddings": embeddings.vectors.tolist(),
+            "prompt_eval_count": int(embeddings.n_tokens.sum()),
+        }
+
+    long_texts: LongTexts = "truncate" if request.truncate else "refuse"
+    return EmbeddingTask(texts, path="input", model=request.model, long_texts=long_texts), present
+
+
+def read_prompt_embed(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
+    """Read the body of ``POST /api/embeddings``, the older form for one text."""
+    request = wire.structure(OllamaPromptEmbedRequest, body, is_lenient=True)
+    task = EmbeddingTask([request.prompt], path="prompt", model=request.model)
+    return task, lambda embeddings: {"embedding": embeddings.vectors[0].tolist()}
+
+
+def read_show(body: object) -> tuple[str, Callable[[ModelDetails], object]]:
+    """Read the body of ``POST /api/show``; older clients send the model as ``name``."""
+    if isinstance(body, dict) and "model" not in body:
+        body = {**body, "model": body.get("name")}
+    return wire.structure(OllamaShowRequest, body, is_lenient=True).model, _show
+
+
+def _show(model: ModelDetails) -> object:
+    template = model.metadata.get("tokenizer.chat_template", "")
+    capabilities = ["embedding"]
+    if model.task == "generate":
+        capabilities = ["completion", *(["tools"] if template else [])]
+        if "enable_thinking" in template or "reasoning" in template:
+            capabilities.append("thinking")
+    metadata = dict(model.metadata)
+    if model.n_ctx is not None:
+        metadata[f"{model.architecture}.context_length"] = model.n_ctx
+    metadata.pop("tokenizer.chat_template", None)
+    return {
+        "modelfile": "",
+        "parameters": "",
+        "template": template,
+        "license": metadata.get("general.license", ""),
+        "modified_at": _timestamp(model),
+        "details": _details(model),
+        "model_info": metadata,
+        "capabilities": capabilities,
+    }
+
+
+def list_models(models: Sequence[ModelDetails]) -> object:
+    """Return the response to ``GET /api/tags``."""
+    return {"models": [_listed(model) for model in models]}
+
+
+def list_running_models(models: Sequence[ModelDetails]) -> object:
+    """Return the response to ``GET /api/ps``."""
+    never = datetime.max.replace(microsecond=0).isoformat() + "Z"
+    running: list[dict[str, object]] = []
+    for model in models:
+        more = {"expires_at": never, "size_vram": 0, "context_length": model.n_ctx or 0}
+        running.append({**_listed(model), **more})
+    return {"models": running}
+
+
+def error(kind: str, message: str, field: str | None) -> dict[str, object]:  # noqa: ARG001
+    """Return the body of an error; Ollama's clients read a text."""
+    if field == "chat_template":
+        message = f"{message}; /api/generate with raw takes a text without a template"
+    return {"error": message}
+
+
+def _listed(model: ModelDetails) -> dict[str, object]:
+    identity = f"{model.name} {model.n_bytes} {model.modified_ns}"
+    return {
+        "name": model.name,
+        "model": model.name,
+        "modified_at": _timestamp(model),
+        "size": model.n_bytes,
+        "digest": hashlib.sha256(identity.encode()).hexdigest(),
+        "details": _details(model),
+    }
+
+
+def _details(model: ModelDetails) -> dict[str, object]:
+    file_type = model.metadata.get("general.file_type", -1)
+    return {
+        "parent_model": "",
+        "format": "gguf",
+        "family": model.architecture,
+        "families": [model.architecture],
+        "parameter_size": model.metadata.get("general.size_label", ""),
+        "quantization_level": _QUANTIZATIONS.get(file_type, "unknown"),
+    }
+
+
+def _timestamp(model: ModelDetails) -> str:
+    modified = datetime.fromtimestamp(model.modified_ns / 1e9, UTC)
+    return modified.isoformat().replace("+00:00", "Z")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _check_supported(body: object) -> None:
+    """Raise `InvalidRequestError` for a field that would change the response."""
+    for name in _REFUSED_FIELDS:
+        if isinstance(body, dict) and body.get(name):
+            raise _unsupported(name)
+
+
+def _unsupported(name: str) -> InvalidRequestError:
+    return InvalidRequestError("is not supported by this server", name, remedy="leave it out")
+
+
+def _typed_tool(tool: Any) -> Any:
+    """Return a tool with its type, which clients may omit."""
+    return {"type": "function", **tool} if isinstance(tool, dict) else tool
+
+
+def _messages(values: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return messages as chat templates read them.
+
+    Clients of Ollama send no ids: the n-th result belongs to the n-th call.
+    """
+    messages = [_message(value, f"messages[{index}]") for index, value in enumerate(values)]
+    n_calls = n_results = 0
+    for message in messages:
+        calls = []
+        for call in message.get("tool_calls", ()):
+            calls.append({"id": f"call{n_calls}", **call, "type": "function"})
+            n_calls += 1
+        if calls:
+            message["tool_calls"] = calls
+        if message["role"] == "tool":
+            message.setdefault("tool_call_id", f"call{n_results}")
+            n_results += 1
+    return messages
+
+
+def _message(message: object, path: str) -> dict[str, Any]:
+    """Return a message as chat templates read it."""
+    if not isinstance(message, dict):
+        raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
+    role, content = message.get("role"), message.get("content") or ""
+    if role not in _ROLES:
+        allowed = "system, user, assistant or tool"
+        raise InvalidRequestError.must_be(f"{path}.role", allowed, role)
+    checks.string.check(f"{path}.content", content)
+    if message.get("images"):
+        rule = "is not supported by this server: the model reads only text"
+        raise InvalidRequestError(rule, f"{path}.images", remedy="leave it out")
+    turn = {
+        "role": role,
+        "content": content,
+        "reasoning_content": message.get("thinking"),
+        "tool_calls": message.get("tool_calls"),
+        "tool_call_id": message.get("tool_call_id"),
+        "name": message.get("tool_name") or message.get("name"),
+    }
+    turn = {name: value for name, value in turn.items() if value or name == "content"}
+    if role != "tool":
+        turn.pop("name", None)
+    check_calls(turn, path)
+    return turn
