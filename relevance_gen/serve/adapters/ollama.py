@@ -24,7 +24,13 @@ VERSION: Final = "0.13.0"
 """The version of Ollama whose interface this is. Clients refuse versions that are too old."""
 
 _MAX_MODEL_NAME_CHARS = 1024
-_ROLES = ("system", "user", "assistant", "tool")
+_MESSAGE_FIELDS: Mapping[str, Mapping[str, str]] = {
+    "system": {},
+    "user": {},
+    "assistant": {"thinking": "reasoning_content", "tool_calls": "tool_calls"},
+    "tool": {"name": "name", "tool_name": "name", "tool_call_id": "tool_call_id"},
+}
+"""Role to the further fields of its messages, with their names in chat templates."""
 _DEFAULT_OPTIONS: Mapping[str, object] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 """Ollama's default options, without its repetition penalty."""
 _OPTION_FIELDS = {
@@ -99,9 +105,20 @@ class OllamaRequest:
         for name, accepted in _REFUSED_OPTIONS.items():
             if options.get(name, accepted[0]) not in accepted:
                 raise _unsupported(f"options.{name}")
-        fields = {_OPTION_FIELDS[name]: options[name] for name in _OPTION_FIELDS if name in options}
-        max_tokens = checks.check_integer("options.num_predict", options.get("num_predict", -1), -2)
-        seed = checks.check_integer("options.seed", options.get("seed", -1), -(1 << 63))
+        fields: dict[str, Any] = {}
+        for name, field_name in _OPTION_FIELDS.items():
+            if name in options:
+                fields[field_name] = options[name]
+        max_tokens = checks.check_integer(
+            "options.num_predict",
+            options.get("num_predict", -1),
+            -2,
+        )
+        seed = checks.check_integer(
+            "options.seed",
+            options.get("seed", -1),
+            -(1 << 63),
+        )
         if seed >= 0:
             fields["seed"] = seed
         try:
@@ -494,24 +511,18 @@ def _message(message: object, path: str) -> dict[str, Any]:
     """Return a message as chat templates read it."""
     if not isinstance(message, dict):
         raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
-    role, content = message.get("role"), message.get("content") or ""
-    if role not in _ROLES:
+    role = message.get("role")
+    content = message.get("content") or ""
+    if not isinstance(role, str) or role not in _MESSAGE_FIELDS:
         allowed = "system, user, assistant or tool"
         raise InvalidRequestError.must_be(f"{path}.role", allowed, role)
     checks.string.check(f"{path}.content", content)
     if message.get("images"):
         rule = "is not supported by this server: the model reads only text"
         raise InvalidRequestError(rule, f"{path}.images", remedy="leave it out")
-    turn = {
-        "role": role,
-        "content": content,
-        "reasoning_content": message.get("thinking"),
-        "tool_calls": message.get("tool_calls"),
-        "tool_call_id": message.get("tool_call_id"),
-        "name": message.get("tool_name") or message.get("name"),
-    }
-    turn = {name: value for name, value in turn.items() if value or name == "content"}
-    if role != "tool":
-        turn.pop("name", None)
+    turn: dict[str, Any] = {"role": role, "content": content}
+    for name, turn_name in _MESSAGE_FIELDS[role].items():
+        if message.get(name):
+            turn[turn_name] = message[name]
     check_calls(turn, path)
     return turn
