@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
+from attrs import frozen
+
 from relevance_gen.errors import InvalidRequestError, nearest
 
 STDIN: Final = "-"
@@ -106,12 +108,25 @@ def number(text: str) -> float:
         raise argparse.ArgumentTypeError(f"must be a number, got {shown(text)}") from None
 
 
-def pair(text: str) -> tuple[str, str]:
-    """Return the key and the value of the text ``KEY=VALUE``; the value may contain ``=``."""
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, got {shown(text)}")
-    return name, value
+@frozen
+class Condition:
+    """A condition on metadata: a key, a comparison of ``where`` or None for equality, and a value."""
+
+    key: str
+    comparison: str | None
+    value: str
+
+
+_COMPARISONS: Final = {">=": "gte", "<=": "lte", ">": "gt", "<": "lt", "=": None}
+
+
+def read_condition(text: str) -> Condition:
+    """Return the condition that a text states, such as ``KEY=VALUE`` or ``KEY>=VALUE``."""
+    match = re.fullmatch("(.+?)(>=|<=|>|<|=)(.*)", text, re.DOTALL)
+    if match is None:
+        message = f"must be KEY=VALUE or a comparison with <, <=, > or >=, got {shown(text)}"
+        raise argparse.ArgumentTypeError(message)
+    return Condition(match[1], _COMPARISONS[match[2]], match[3])
 
 
 def shown(text: str) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
+import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, Final, get_args
 
 from relevance_gen.asking.compression import compress
-from relevance_gen.cli.arguments import add_rows, not_empty, pair, shown
+from relevance_gen.cli.arguments import add_rows, not_empty, read_condition, shown
 from relevance_gen.cli.opened_index import OpenedIndex, build, load
 from relevance_gen.cli.results import ResultPrinter
 from relevance_gen.cli.terminal import StatusLine, write_json
@@ -99,7 +101,8 @@ def add_search_arguments(
     results = parser.add_argument_group("results")
     where = (
         "search only chunks with this metadata (path, first_line, last_line, page, slide, sheet, "
-        "chapter, start, end); several values of a key are alternatives (repeatable)"
+        "chapter, start, end); several values of a key are alternatives, and bounds such as "
+        "'page>=10' form one range (repeatable)"
     )
     distinct = "show only the best result for each value of this metadata key (such as path)"
     lines: dict[str, Any] = {
@@ -116,7 +119,7 @@ def add_search_arguments(
             _NUMBER | {"default": top_n},
             "maximum number of results (default: %(default)s)",
         ),
-        ("--where", _REPEATABLE | {"type": pair, "metavar": "KEY=VALUE"}, where),
+        ("--where", _REPEATABLE | {"type": read_condition, "metavar": "KEY=VALUE"}, where),
         ("--distinct", {"metavar": "KEY"}, distinct),
         ("--lines", lines, "lines to show of each result, 0 for all (default: %(default)s)"),
         ("--color", color, "highlight the words of the question (default: %(default)s)"),
@@ -285,10 +288,35 @@ def no_results_message(opened: OpenedIndex) -> str:
 
 
 def parse_where(args: argparse.Namespace) -> dict[str, list[object]] | None:
-    """Return the alternatives for each metadata key; digits stand for a string and an integer."""
+    """Return the alternatives for each metadata key: values, and a range if there are bounds.
+
+    Digits stand for a string and an integer. A range of numbers of four digits, which are years,
+    also stands for a range of strings, such as ISO dates.
+    """
     where: dict[str, list[object]] = {}
-    for key, value in args.where:
-        where.setdefault(key, []).append(value)
-        if value.isascii() and value.isdecimal():
-            where[key].append(int(value))
+    bounds: dict[str, dict[str, str]] = {}
+    for condition in args.where:
+        alternatives = where.setdefault(condition.key, [])
+        if condition.comparison is not None:
+            bounds.setdefault(condition.key, {})[condition.comparison] = condition.value
+            continue
+        alternatives.append(condition.value)
+        if condition.value.isascii() and condition.value.isdecimal():
+            alternatives.append(int(condition.value))
+    for key, limits in bounds.items():
+        numbers = {comparison: _number(limit) for comparison, limit in limits.items()}
+        are_numbers = None not in numbers.values()
+        if are_numbers:
+            where[key].append(numbers)
+        if not are_numbers or all(re.fullmatch("[0-9]{4}", limit) for limit in limits.values()):
+            where[key].append(limits)
     return where or None
+
+
+def _number(text: str) -> int | float | None:
+    """Return the number that a text states; None if it states none."""
+    for convert in (int, float):
+        with suppress(ValueError):
+            number = convert(text)
+            return number if math.isfinite(number) else None
+    return None

@@ -162,6 +162,24 @@ class Lexicon:
             stems[batch - low] = hashes
         return stems
 
+    def find_beginning(self, term_id: int, prefix: bytes) -> Iterator[Offsets]:
+        """Yield the ordinals of the terms in the bucket of an id that have a prefix, ascending.
+
+        They are yielded batch by batch, which bounds the memory.
+        """
+        bucket = term_id >> 56
+        low, high = self._bucket_bounds[bucket], self._bucket_bounds[bucket + 1]
+        for batch in arrays.batch_slices(high - low, _COMPARED_TERMS):
+            term_ords = np.arange(low + batch.start, min(low + batch.stop, high))
+            first = self.spelling_first[term_ords]
+            # A spelling shorter than the prefix differs at its line end.
+            for offset, byte in enumerate(prefix):
+                is_equal = self.spelling.take(first + offset) == byte
+                if not is_equal.all():
+                    term_ords = term_ords[is_equal]
+                    first = first[is_equal]
+            yield term_ords
+
     def find_by_prefix(
         self,
         term_id: int,
@@ -177,23 +195,14 @@ class Lexicon:
             prefix: first bytes of `word`.
             word: folded spelling to compare the terms with.
         """
-        bucket = term_id >> 56
-        low, high = self._bucket_bounds[bucket], self._bucket_bounds[bucket + 1]
         n_bytes = len(prefix)
         # letters_in[n]: number of complete letters in the first n bytes of the word. A byte
         # 10xxxxxx continues a letter.
         ends_letter = [(byte & 0xC0) != 0x80 for byte in word[1:]]
         letters_in = np.cumsum([0, *ends_letter, True])
-        for batch in arrays.batch_slices(high - low, _COMPARED_TERMS):
-            can_inflect = self.can_inflect[low:high][batch]
-            term_ords: Offsets = can_inflect.nonzero()[0] + low + batch.start
+        for beginning in self.find_beginning(term_id, prefix):
+            term_ords = beginning[self.can_inflect.take(beginning)]
             first = self.spelling_first[term_ords]
-            # A spelling shorter than the prefix differs at its line end.
-            for offset, byte in enumerate(prefix):
-                is_equal = self.spelling.take(first + offset) == byte
-                if not is_equal.all():
-                    term_ords = term_ords[is_equal]
-                    first = first[is_equal]
             n_shared_bytes = self._count_shared(first + n_bytes, word[n_bytes:], step=1)
             n_shared_bytes += n_bytes
             yield PrefixMatches(term_ords, letters_in[n_shared_bytes], self.n_letters[term_ords])

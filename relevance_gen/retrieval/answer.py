@@ -11,6 +11,7 @@ import numpy as np
 from attrs import evolve
 
 from relevance_gen.arrays import Ids, Offsets
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.request_scope import raise_if_cancelled, reserve
 from relevance_gen.retrieval.collapse import GroupHashes, GroupKeys, first_of_each
 from relevance_gen.retrieval.highlighting import highlight
@@ -104,7 +105,7 @@ def rank(
     key = None
     if chunk_filter is None and not rerank_stages and top_n <= N_STAGE_CANDIDATES:
         if len(query.text) <= MAX_CACHED_CHARS:
-            key = (query.text, query.is_correctable, top_n)
+            key = (query.text, query.prefixes, query.is_correctable, top_n)
             cached = segments.rankings.get(key)
             if cached is not None:
                 return cached
@@ -146,11 +147,21 @@ def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[TermMatch]
     """Return the terms that each word of a query matches.
 
     A word with too many inflections matches only itself.
+
+    Raises:
+        InvalidRequestError: too many words begin with a prefix of the query.
     """
     matches = segments.match_terms(MatchRequest(query.terms)).matches
     terms = []
     for term, term_match in zip(query.terms, matches, strict=True):
         is_crowded = term_match.match.ids.size > term_matching.MAX_FORMS
+        if is_crowded and term.is_prefix:
+            raise InvalidRequestError(
+                f"must have prefixes of at most {term_matching.MAX_FORMS:,} words",
+                "query",
+                f"{term.word}*",
+                remedy="write more of its letters",
+            )
         terms.append(evolve(term, inflected=False) if is_crowded else term)
     if terms == list(query.terms):
         return query, matches

@@ -18,8 +18,8 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.passages import TextEncoder
 from relevance_gen.retrieval.collapse import GroupKeys
 from relevance_gen.retrieval.query.filters import Where
-from relevance_gen.retrieval.query.operators import QueryOperator, parse_operators
-from relevance_gen.retrieval.query.parsing import Query, parse
+from relevance_gen.retrieval.query.operators import QueryOperator, find_prefixes, parse_operators
+from relevance_gen.retrieval.query.parsing import Query, parse, with_prefixes
 from relevance_gen.retrieval.ranking.stage import RerankStage
 from relevance_gen.retrieval.stages.cross_encoder import CrossEncoderRerank, TextReranker
 from relevance_gen.retrieval.stages.dense_fusion import DenseFusion
@@ -58,9 +58,11 @@ class SearchParams:
         top_n: maximum number of results, at least 1.
         true_order: return results in the order of the chunks (true) or best first (false).
         where: return only chunks that pass this filter; scores use the statistics of all chunks.
-            Metadata that a chunk must have (``{"source": "a.txt"}``, or a list of values under a
-            key), a callable of a chunk's metadata, positions, or a mask with one boolean for each
-            position. In a cluster a callable is sent to the nodes, which run it.
+            Metadata that a chunk must have (``{"source": "a.txt"}``, a list of values, or a range of
+            numbers or of ISO dates, ``{"year": {"gte": 2020, "lt": 2024}}``, with the bounds
+            ``gt``, ``gte``, ``lt`` and ``lte``), a callable of a chunk's metadata, positions, or a
+            mask with one boolean for each position. In a cluster a callable is sent to the nodes,
+            which run it.
         min_relative_score: return only results whose score is at least this share of the best
             score, in [0, 1].
         distinct: return at most one result for each value of this metadata key: the best, of equal
@@ -75,7 +77,8 @@ class SearchParams:
             chunk, and finds chunks that share no word with the query; 0 disables the reranker.
         syntax: ``"plain"`` treats quotes, + and - as text. With ``"operators"`` a chunk must
             contain an ``"exact phrase"`` and a ``+word`` in any of its inflections, and must not
-            contain a ``-word``; see `relevance_gen.retrieval.query.operators`.
+            contain a ``-word``; ``bridg*`` matches all words that begin so; see
+            `relevance_gen.retrieval.query.operators`.
         correct_spelling: replace a word of seven letters or more that no chunk has by the most
             frequent word at edit distance 1; ``response.metadata.corrections`` lists the
             replacements.
@@ -119,10 +122,14 @@ class SearchParams:
         """
         text = self.query
         operators: tuple[QueryOperator, ...] = ()
+        prefixes: tuple[str, ...] = ()
         if self.syntax == "operators":
             text, operators = parse_operators(self.query, inflects=inflects)
+            prefixes = find_prefixes(text)
         query = parse(text, inflects=inflects, is_english=is_english)
-        if self.correct_spelling and inflects and not operators:
+        if prefixes:
+            query = with_prefixes(query, prefixes)
+        elif self.correct_spelling and inflects and not operators:
             query = evolve(query, is_correctable=True)
         return query, operators
 

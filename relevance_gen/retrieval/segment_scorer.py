@@ -30,6 +30,7 @@ from relevance_gen.retrieval.query.term_matching import (
     TermPostings,
     match_among,
     match_inflections,
+    match_prefix,
 )
 from relevance_gen.retrieval.ranking.features import (
     ChunkBatch,
@@ -181,7 +182,8 @@ class SegmentScorer:
         """
         keys = []
         for term in terms:
-            keys.append((term.term_id, term.word, term.inflected, self._by_prefix))
+            by_prefix = term.is_prefix or self._by_prefix
+            keys.append((term.term_id, term.word, term.inflected, term.is_prefix, by_prefix))
         cached = self.postings_cache.get_all(keys)
         for key, term, match in zip(keys, terms, matches, strict=True):
             postings = cached.get(key)
@@ -192,7 +194,9 @@ class SegmentScorer:
 
     def _read_postings(self, term: QueryTerm, match: Match | None) -> TermPostings:
         postings = self.segment.postings
-        if match is None:
+        if match is None and term.is_prefix:
+            match = match_prefix(postings, term.term_id, term.word)
+        elif match is None:
             match = match_inflections(postings, term.term_id, term.word, by_prefix=self._by_prefix)
         else:
             match = match_among(postings, match)

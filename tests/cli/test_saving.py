@@ -49,6 +49,11 @@ def test_index_reads_fields_of_records(folder: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr() == ("pets.index: 2 chunks of pets.jsonl\n", "")
     assert main(["search", "dogs", "--index", "pets.index", "--where", "page=4", "--json"]) == 0
     assert '"original_index":2' in capsys.readouterr().out.replace(" ", "")
+    conditions = ["--where", "page>=4", "--where", "page<5"]
+    assert main(["search", "dogs cats", "--index", "pets.index", *conditions, "--json"]) == 0
+    output = capsys.readouterr().out.replace(" ", "")
+    assert '"original_index":2' in output
+    assert '"original_index":0' not in output
     Path("pets.index").unlink()
     assert main(arguments) == 2
     err = capsys.readouterr().err

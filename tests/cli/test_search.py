@@ -6,12 +6,16 @@ import os
 import pty
 import subprocess
 import sys
+from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import relevance_gen
 from relevance_gen.cli import main
+from relevance_gen.cli.arguments import read_condition
+from relevance_gen.cli.search import parse_where
 from relevance_gen.cli.terminal import visible
 from tests.cli.conftest import ENVIRONMENT, FRUIT
 
@@ -411,3 +415,30 @@ def test_search_reports_spelling_correction(
     )
     assert main(["search", "--no-spelling-correction", "umbrela", "rain.txt"]) == 1
     assert "took" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        (["a=b"], {"a": ["b"]}),
+        (["a=2"], {"a": ["2", 2]}),
+        (["a=x>=y"], {"a": ["x>=y"]}),
+        (["a>=2", "a<10"], {"a": [{"gte": 2, "lt": 10}]}),
+        (["a>-1.5"], {"a": [{"gt": -1.5}]}),
+        (["a>=2020"], {"a": [{"gte": 2020}, {"gte": "2020"}]}),
+        (["day<=2020-01"], {"day": [{"lte": "2020-01"}]}),
+        (["a=7", "a>8", "b=c"], {"a": ["7", 7, {"gt": 8}], "b": ["c"]}),
+    ],
+)
+def test_where_conditions_become_alternatives(
+    conditions: list[str], expected: dict[str, Any]
+) -> None:
+    """Values of a key are alternatives; bounds of a key form one range."""
+    args = Namespace(where=[read_condition(text) for text in conditions])
+    assert parse_where(args) == expected
+
+
+def test_where_without_comparison_is_refused() -> None:
+    """An argument without a comparison is an error that shows it."""
+    with pytest.raises(ArgumentTypeError, match="must be KEY=VALUE or a comparison"):
+        read_condition("page")

@@ -54,6 +54,14 @@ def found(where: Any, **options: Any) -> list[int]:
         ({"wild": []}, []),
         ({"wild": np.True_}, [1]),
         ({"page": {1, 2}}, [0, 1, 2]),
+        ({"page": {"gte": 2}}, [1, 2]),
+        ({"page": {"gt": 1, "lt": np.int64(2)}}, []),
+        ({"page": {"gt": 0.5, "lte": 1}}, [0]),
+        ({"colour": {"gte": "blue", "lt": "h"}}, [1, 2]),
+        ({"tags": {"gt": "q"}}, [0]),
+        ({"page": {"gte": "1"}}, []),
+        ({"wild": {"gte": 0}}, []),
+        ({"page": [1, {"gt": 1}]}, [0, 1, 2]),
         ({"page": np.array([1, 3])}, [0]),
         ({"wild": [np.True_, np.False_]}, [1, 2]),
         ([], []),
@@ -101,6 +109,11 @@ def test_scores_are_those_among_all(
         ),
         ("red", "where", "a mapping of metadata, a callable, a list of positions"),
         (7, "where", "a mapping of metadata, a callable, a list of positions"),
+        ({"page": {"gte": 1, "le": 2}}, "where.page.le", "the bounds of a range are gt, gte, lt"),
+        ({"page": {"gte": True}}, "where.page.gte", "a number or a string"),
+        ({"page": {"lt": float("nan")}}, "where.page.lt", "a number or a string"),
+        ({"page": {"lt": None}}, "where.page.lt", "a number or a string"),
+        ({"page": {"gte": 1, "lt": "2"}}, "where.page", "bounds of one type"),
         ({"pge": 1}, "where", "must name keys that chunks have, got 'pge'; did you mean page?"),
         ({"page": 2, "zebra": 1}, "where", "got 'zebra'; the keys are colour, page, tags, wild"),
         ({"x" * 1000: 1}, "where", f"got '{'x' * 80}'… (1000 characters); the keys are"),
@@ -125,6 +138,36 @@ def test_a_key_is_missed_only_where_there_are_chunks() -> None:
     assert index.metadata_keys == set()
     with pytest.raises(InvalidRequestError, match="got 'page'; no chunk has metadata"):
         index.search("cat", where={"page": 1})
+
+
+@given(
+    st.lists(st.integers(-3, 3) | st.floats(-3, 3) | st.text("ab", max_size=3) | st.booleans()),
+    st.dictionaries(st.sampled_from(["gt", "gte", "lt", "lte"]), st.integers(-3, 3), min_size=1),
+)
+def test_range_selects_numbers_within_bounds(values: list[Any], bounds: dict[str, int]) -> None:
+    """A range selects the chunks whose number meets each bound, and no other types."""
+    chunks = [{"text": "cat", "metadata": {"size": value}} for value in values]
+    expected = []
+    for position, value in enumerate(values):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            meets = [
+                value > bounds.get("gt", -9),
+                value >= bounds.get("gte", -9),
+                value < bounds.get("lt", 9),
+                value <= bounds.get("lte", 9),
+            ]
+            if all(meets):
+                expected.append(position)
+    results = search("cat", chunks, ALL, where={"size": bounds})
+    assert [result.original_index for result in results] == expected
+
+
+def test_range_compares_iso_dates() -> None:
+    """Dates compare as strings; a longer time on a day is after the day."""
+    days = ["2019-12-31", "2020-01-01", "2020-01-01T09:30:00Z", "2024-01-01"]
+    chunks = [{"text": "cat", "metadata": {"day": day}} for day in days]
+    where = {"day": {"gte": "2020-01-01", "lt": "2024"}}
+    assert [result.original_index for result in search("cat", chunks, where=where)] == [1, 2]
 
 
 @pytest.mark.parametrize("of_removed", [[1], [False, True, False, False]])

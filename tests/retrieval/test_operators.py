@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from relevance_gen.index.chunks import Chunks
 from relevance_gen.retrieval.answer import rank
 from relevance_gen.retrieval.local_segments import LocalSegments
 from relevance_gen.retrieval.query.filters import Filter
-from relevance_gen.retrieval.query.operators import MAX_WORDS, parse_operators
+from relevance_gen.retrieval.query.operators import MAX_WORDS, find_prefixes, parse_operators
 from relevance_gen.retrieval.query.parsing import parse
+from relevance_gen.retrieval.query.term_matching import MAX_FORMS
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.blocks import BLOCK_CHARS
 from relevance_gen.text.tokenization import tokenize
@@ -272,3 +274,74 @@ def test_texts_are_read_once_for_all_phrases(monkeypatch: pytest.MonkeyPatch) ->
             result.original_index for result in search(query, texts, syntax="operators")
         } == kept
         assert sum(n > 1 for n in cut) <= 1
+
+
+PREFIXED = ["The bridge is old.", "Bridging a gap.", "A brid.", "Bridgehead", "Мосты и мостик", "x"]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("bridg*", [0, 1, 3]),
+        ("Bridge*", [0, 3]),
+        ("+bridg* gap brid", [0, 1, 3]),
+        ("brid gap -bridge*", [1, 2]),
+        ("brid gap -bridg*", [2]),
+        ("(bridgeh*)", [3]),
+        ("мост*", [4]),
+        ("br*", []),
+        ("bridgeh**", []),
+        ("bridgeh*x", [5]),
+        ('"bridg*"', []),
+    ],
+)
+@pytest.mark.parametrize("weighting", ["pivoted", "cosine"])
+def test_prefix_matches_all_words_that_begin_so(
+    query: str, expected: list[int], weighting: Any
+) -> None:
+    """A word of three letters with an asterisk matches every word that begins with it."""
+    options: dict[str, Any] = {"syntax": "operators", "correct_spelling": False}
+    results = search(query, PREFIXED, ALL, weighting=weighting, **options).results
+    assert [result.original_index for result in results] == expected
+    index = ChunkIndex(PREFIXED[:2], weighting=weighting)
+    index.add(PREFIXED[2:])
+    assert index.search(query, ALL, **options).results == results
+    for result in results:
+        explanation = index.explain(query, result.original_index, **options)
+        assert explanation.score == result.chunk_score
+
+
+def test_prefix_is_not_cached_as_word() -> None:
+    """The same text finds words with `syntax="plain"` and prefixes with operators, in any order."""
+    index = ChunkIndex(PREFIXED)
+    for _ in range(2):
+        assert len(index.search("bridg*", correct_spelling=False)) == 2
+        assert len(index.search("bridg*", correct_spelling=False, syntax="operators")) == 3
+
+
+def test_prefix_of_too_many_words_is_refused() -> None:
+    """Words beyond the limit are not left out silently."""
+    chunks = [" ".join(f"pre{n}" for n in range(MAX_FORMS + 1))]
+    with pytest.raises(InvalidRequestError, match="prefixes of at most 1,024 words"):
+        search("pre*", chunks, syntax="operators")
+    results = search("cat -pre*", [*chunks, "cat"], syntax="operators").results
+    assert [result.chunk_txt for result in results] == ["cat"]
+
+
+@given(strategies.chunk_lists, strategies.words, st.integers(3, 5))
+def test_prefix_is_found_in_chunks_with_its_words(
+    chunks: list[str], word: str, n_letters: int
+) -> None:
+    """Exactly the chunks with a term that begins with the prefix are results."""
+    prefix = word[:n_letters]
+    if not find_prefixes(f"{prefix}*"):
+        return
+    (folded,) = find_prefixes(f"{prefix}*")
+    expected = []
+    for position, chunk in enumerate(chunks):
+        tokens = tokenize([chunk])
+        terms = [tokens.decode_term(token) for token in range(tokens.ids.size)]
+        if any(term.startswith(folded) for term in terms):
+            expected.append(position)
+    results = search(f"{prefix}*", chunks, ALL, syntax="operators").results
+    assert [result.original_index for result in results] == expected

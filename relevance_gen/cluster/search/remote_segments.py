@@ -288,8 +288,8 @@ class _Prefetched:
         return tuple(found)
 
 
-def _key(term: QueryTerm) -> tuple[int, str, bool]:
-    return term.term_id, term.word, term.inflected
+def _key(term: QueryTerm) -> tuple[int, str, bool, bool]:
+    return term.term_id, term.word, term.inflected, term.is_prefix
 
 
 def _prefetch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Final, Self, TypeAlias
@@ -23,12 +24,19 @@ Where: TypeAlias = "Mapping[str, Any] | Callable[[Metadata], bool] | Sequence[in
 position.
 
 A mapping is the server's ``where``: for each of its keys the chunk's metadata must have the value,
-or any value of a list, a set or a range. If the chunk's value is a list, a single matching item is
-sufficient."""
+or any value of a list, a set or a range. ``{"gte": 2020, "lt": 2024}`` stands for all numbers
+within these bounds. If the chunk's value is a list, a single matching item is sufficient."""
 
 _ALLOWED: Final = (
     "a mapping of metadata, a callable, a list of positions, or a mask of one boolean a position"
 )
+_COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+}
+"""The bounds of a range: greater than, at least, less than, at most."""
 _MAX_LISTED_KEYS: Final = 20
 """Maximum number of keys that an error lists."""
 _MAX_COMPARED_KEYS: Final = 1000
@@ -139,6 +147,7 @@ class _AllowedValues:
     values: Sequence[Any]
     keys: Set[str]  # comparison keys of the values that have one
     keyless: Sequence[Any]  # values without a comparison key
+    bounds: Sequence[_Bounds]
 
     @classmethod
     def read(cls, name: str, value: Any) -> Self:
@@ -152,14 +161,17 @@ class _AllowedValues:
         values = [value]
         if isinstance(value, list | tuple | Set | range):
             values = list(map(to_python_scalar, value))
-        keys, keyless = set(), []
+        keys, keyless, bounds = set(), [], []
         for allowed in values:
+            if isinstance(allowed, Mapping) and not _COMPARISONS.keys().isdisjoint(allowed):
+                bounds.append(_Bounds.read(f"where.{shorten(name)}", allowed))
+                continue
             key = comparison_key(allowed)
             if key is None:
                 keyless.append(allowed)
             else:
                 keys.add(key)
-        return cls(values, frozenset(keys), keyless)
+        return cls(values, frozenset(keys), keyless, bounds)
 
     def has(self, value: Any) -> bool:
         """Return whether a value, or an item of a list, is allowed.
@@ -173,7 +185,54 @@ class _AllowedValues:
             for allowed in self.values if key is None else self.keyless:
                 if item == allowed and isinstance(item, bool) == isinstance(allowed, bool):
                     return True
+            for bounds in self.bounds:
+                if bounds.contain(item):
+                    return True
         return False
+
+
+@frozen
+class _Bounds:
+    """Bounds of numbers, or of strings, which are compared by code points, as ISO dates are."""
+
+    limits: Mapping[str, Any]
+    are_strings: bool
+
+    @classmethod
+    def read(cls, name: str, value: Mapping[Any, Any]) -> Self:
+        """Validate the bounds of the field `name`.
+
+        Raises:
+            InvalidRequestError: a bound is unknown or of another type than a number or a string.
+        """
+        limits = {}
+        for comparison, given_limit in value.items():
+            if comparison not in _COMPARISONS:
+                remedy = f"the bounds of a range are {', '.join(_COMPARISONS)}"
+                raise InvalidRequestError(
+                    "is not a bound", f"{name}.{shorten(comparison)}", None, remedy
+                )
+            limit = to_python_scalar(given_limit)
+            is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
+            if not (is_number or isinstance(limit, str)) or limit != limit:
+                field = f"{name}.{comparison}"
+                raise InvalidRequestError.must_be(field, "a number or a string", limit)
+            limits[comparison] = limit
+        are_strings = {isinstance(limit, str) for limit in limits.values()}
+        if len(are_strings) > 1:
+            raise InvalidRequestError.must_be(name, "bounds of one type", dict(value))
+        return cls(limits, are_strings.pop())
+
+    def contain(self, value: Any) -> bool:
+        """Return whether a value has the bounds' type and lies within them."""
+        value = to_python_scalar(value)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (isinstance(value, str) if self.are_strings else is_number):
+            return False
+        for comparison, limit in self.limits.items():
+            if not _COMPARISONS[comparison](value, limit):
+                return False
+        return True
 
 
 def comparison_key(value: Any) -> str | None:

@@ -9,6 +9,9 @@ All chunks are tested, not only the best.
   is treated as if it was in quotes.
 * ``-word`` and ``-"black cat"``: the chunk must not contain it. Excluded words do not belong to the
   query, and do not change scores.
+* ``bridg*``: the word matches all words that begin with these letters, three or more, as if they
+  were its inflections; ``+bridg*`` and ``-bridg*`` require or exclude them. Scripts without spaces
+  have no prefixes.
 
 An operator is at the beginning of the query or after white space, and a letter or a quote follows
 it. An opening quote does not follow a letter or digit of a script with spaces, and there is a
@@ -32,10 +35,11 @@ from relevance_gen.index.segment import Segment
 from relevance_gen.request_scope import raise_if_cancelled, reserve
 from relevance_gen.retrieval.query.term_matching import find_inflections
 from relevance_gen.text.blocks import BLOCK_CHARS, pieces
-from relevance_gen.text.scripts import PAIRED, TRIPLED
+from relevance_gen.text.scripts import PAIRED, TRIPLED, ngram_size
 from relevance_gen.text.stems import is_partial_ngram
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
-from relevance_gen.text.tokenization import tokenize
+from relevance_gen.text.term_hashes import MAX_SPELLING_BYTES
+from relevance_gen.text.tokenization import Occurrences, tokenize
 
 MAX_WORDS: Final = 64
 """Maximum number of words in all operators of a query; bounds the work for each chunk."""
@@ -47,6 +51,10 @@ _OPERATOR: Final = (
     r"|(?<![^\s(])(?P<sign>[-+])(?!(?<=-)[A-Za-z](?![^\s\"()]))(?P<word>[^\W\d_][^\s\"()]*)"
 )
 """Compiled by `re` on first use, which takes milliseconds."""
+_PREFIX: Final = r"(?<![^\s(+-])(?P<prefix>\w{3,})\*(?![^\s),.;:!?])"
+_MIN_PREFIX_BYTES: Final = 3
+_MIN_OTHER_PREFIX_BYTES: Final = 6
+"""Minimum bytes of a prefix in Latin and other letters: words that share them share a bucket."""
 
 
 @frozen(eq=False)
@@ -56,6 +64,7 @@ class QueryOperator:
     text: str  # as written in the query
     is_required: bool  # whether a chunk must contain it; otherwise it must not
     is_inflected: bool  # whether its one word matches its inflections
+    is_prefix: bool  # whether its one word matches all words that begin with it
     ids: Ids  # ids of its tokens, in reading order, shape (n,), n > 0
     word: str  # normalized spelling of the first token
 
@@ -64,8 +73,12 @@ class QueryOperator:
         raise_if_cancelled()
         postings, flags = segment.postings, among
         for term_id in self.ids.tolist():
-            term_ords = postings.lexicon.find(np.array([term_id], np.uint64))
-            if self.is_inflected:
+            if self.is_prefix:
+                terms = postings.lexicon.find_beginning(term_id, self.word.encode())
+                term_ords = concat(terms, np.int64)
+            elif not self.is_inflected:
+                term_ords = postings.lexicon.find(np.array([term_id], np.uint64))
+            else:
                 inflections = find_inflections(postings, term_id, self.word, by_prefix=by_prefix)
                 term_ords = inflections.term_ords
             has_word = np.zeros(segment.size, bool)
@@ -153,6 +166,37 @@ def parse_operators(
     return (text, tuple(operators)) if has_words else (query, ())
 
 
+def find_prefixes(text: str) -> tuple[str, ...]:
+    """Return the distinct words before an asterisk in a text, normalized.
+
+    Raises:
+        InvalidRequestError: there are more than `MAX_WORDS`.
+
+    >>> find_prefixes("old Bridg* and (rail*) but not C* or 2*3")
+    ('bridg', 'rail')
+    """
+    if "*" not in text:
+        return ()
+    prefixes: dict[str, None] = {}
+    for match in re.finditer(_PREFIX, text):
+        tokens = tokenize([match["prefix"].lower()], toneless=False)
+        if _is_prefix(tokens):
+            prefixes[tokens.decode_term(0)] = None
+    if len(prefixes) > MAX_WORDS:
+        raise InvalidRequestError(f"must have at most {MAX_WORDS} prefixes", "query")
+    return tuple(prefixes)
+
+
+def _is_prefix(tokens: Occurrences) -> bool:
+    """Return whether the tokens are one word that can be a prefix."""
+    if tokens.ids.size != 1:
+        return False
+    word, n_bytes = tokens.decode_term(0), int(tokens.length[0])
+    if not word or ngram_size(word) or n_bytes >= MAX_SPELLING_BYTES:
+        return False
+    return n_bytes >= (_MIN_PREFIX_BYTES if word[0].isascii() else _MIN_OTHER_PREFIX_BYTES)
+
+
 def _parse_operator(match: re.Match[str], *, inflects: bool) -> QueryOperator | None:
     """Return an operator, or None if it is without words."""
     phrase = match["phrase"]
@@ -162,13 +206,16 @@ def _parse_operator(match: re.Match[str], *, inflects: bool) -> QueryOperator | 
         return None
     word = tokens.decode_term(0)
     is_inflected = False
-    if tokens.ids.size == 1:
+    is_prefix = not phrase and re.fullmatch(_PREFIX, match["word"]) is not None
+    is_prefix = is_prefix and _is_prefix(tokens)
+    if tokens.ids.size == 1 and not is_prefix:
         is_plain_word = inflects and not phrase and word not in ENGLISH_STOP_WORDS
         is_inflected = is_partial_ngram(word) or is_plain_word
     return QueryOperator(
         text=match[0],
         is_required=(match["before"] or match["sign"]) != "-",
         is_inflected=is_inflected,
+        is_prefix=is_prefix,
         ids=tokens.ids,
         word=word,
     )

@@ -57,6 +57,7 @@ class QueryTerm:
     inflected: bool  # whether it matches its inflections
     qtf: int = 1  # number of occurrences in the query, at least 1
     asks: bool = False  # whether it is a question word: a stop word that is never weighted
+    is_prefix: bool = False  # whether it matches all words that begin with it; then `inflected`
 
 
 @frozen(eq=False)
@@ -69,6 +70,7 @@ class Query:
     order: npt.NDArray[np.int16]  # index of each token's term, -1 for none, shape (T,)
     is_correctable: bool = False  # whether words that all chunks lack may be corrected
     corrections: Mapping[str, str] = field(factory=dict)  # original words with their corrections
+    prefixes: tuple[str, ...] = ()  # words of the terms that are prefixes
 
     @property
     def prefix_buckets(self) -> Flags | None:
@@ -105,6 +107,30 @@ def parse(text: str, *, inflects: bool, is_english: bool = True) -> Query:
     """
     parse_text = _parse_cached if len(text) <= MAX_CACHED_CHARS else _parse
     return parse_text(text, inflects, is_english)
+
+
+def with_prefixes(query: Query, prefixes: Sequence[str]) -> Query:
+    """Return a query in which these words match all words that begin with them.
+
+    Args:
+        query: the query.
+        prefixes: normalized words of the query.
+    """
+    terms = list(query.terms)
+    prefix_ids = tokenize(prefixes).ids.tolist()
+    for prefix, term_id in zip(prefixes, prefix_ids, strict=True):
+        is_prefix = (query.ids == np.uint64(term_id)) & (query.order >= 0)
+        for index in np.unique(query.order[is_prefix]).tolist():
+            terms[index] = QueryTerm(
+                word=prefix,
+                term_id=term_id,
+                key=term_id,
+                stop=False,
+                inflected=True,
+                qtf=terms[index].qtf,
+                is_prefix=True,
+            )
+    return evolve(query, terms=tuple(terms), prefixes=tuple(prefixes))
 
 
 def _parse(text: str, inflects: bool, is_english: bool) -> Query:

@@ -18,6 +18,7 @@ beginning.
   contain it (黒猫), with weight one over the number of n-grams that contain one occurrence.
 * A word has at most 1,024 inflections in all chunks: if more words are similar, they are
   artificial, and the word matches only itself.
+* A prefix (``bridg*``) matches all words that begin with it, at most 1,024, with weight 1.
 * Of a query with more than 256 distinct words, the others match only themselves.
 * Numbers, identifiers, words of one or two letters, or of 64 bytes or more, and n-grams match only
   themselves.
@@ -167,7 +168,23 @@ def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix:
 
     The arguments are as for `find_inflections`.
     """
-    inflections = find_inflections(postings, term_id, word, by_prefix=by_prefix)
+    return _match(postings, find_inflections(postings, term_id, word, by_prefix=by_prefix))
+
+
+def match_prefix(postings: Postings, term_id: int, prefix: str) -> Match:
+    """Match a prefix, of at least three letters, to all terms of a segment that begin with it.
+
+    Args:
+        postings: the postings of the segment.
+        term_id: id of the prefix as a term.
+        prefix: its normalized spelling.
+    """
+    term_ords = concat(postings.lexicon.find_beginning(term_id, prefix.encode()), np.int64)
+    return _match(postings, Inflections(term_ords))
+
+
+def _match(postings: Postings, inflections: Inflections) -> Match:
+    """Return the matched terms that are in a chunk that was not removed."""
     term_ords, weight = inflections.term_ords, inflections.weight
     if postings.live is not None and term_ords.size:
         is_live = postings.df(term_ords) > 0
