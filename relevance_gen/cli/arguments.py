@@ -110,7 +110,7 @@ def number(text: str) -> float:
 
 @frozen
 class Condition:
-    """A condition on metadata: a key, a comparison of ``where`` or None for equality, and a value."""
+    """A condition on metadata: a key, a comparison of ``where``, None for equality, and a value."""
 
     key: str
     comparison: str | None

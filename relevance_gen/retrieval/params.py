@@ -58,8 +58,8 @@ class SearchParams:
         top_n: maximum number of results, at least 1.
         true_order: return results in the order of the chunks (true) or best first (false).
         where: return only chunks that pass this filter; scores use the statistics of all chunks.
-            Metadata that a chunk must have (``{"source": "a.txt"}``, a list of values, or a range of
-            numbers or of ISO dates, ``{"year": {"gte": 2020, "lt": 2024}}``, with the bounds
+            Metadata that a chunk must have (``{"source": "a.txt"}``, a list of values, or a range
+            of numbers or of ISO dates, ``{"year": {"gte": 2020, "lt": 2024}}``, with the bounds
             ``gt``, ``gte``, ``lt`` and ``lte``), a callable of a chunk's metadata, positions, or a
             mask with one boolean for each position. In a cluster a callable is sent to the nodes,
             which run it.
