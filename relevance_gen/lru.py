@@ -7,6 +7,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, Generic, TypeVar, cast
 
+from relevance_gen import forks
+
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
@@ -39,6 +41,12 @@ class LruCache(Generic[Value]):
         self._entries: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self._lock = threading.Lock()
         self.nbytes = 0
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """Create the lock again, and complete a change that another thread had begun."""
+        self._lock = threading.Lock()
+        self.nbytes = sum(n_bytes for _, n_bytes in self._entries.values())
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -15,6 +15,7 @@ import attrs
 import cattrs
 from cattrs.gen import make_dict_unstructure_fn, override
 
+from relevance_gen import forks
 from relevance_gen.errors import InvalidRequestError, describe, nearest, shorten
 from relevance_gen.types import Completion, Explanation, GenerationResponse, SearchResponse
 
@@ -93,6 +94,18 @@ def parse(body: bytes, *, max_depth: int = MAX_DEPTH) -> object:
 _pause_lock = threading.Lock()
 _n_pauses = 0
 _was_collector_enabled = False
+
+
+def _end_pauses() -> None:
+    """End the pauses of the threads that a forked process lacks."""
+    global _pause_lock, _n_pauses
+    _pause_lock = threading.Lock()
+    if _n_pauses and _was_collector_enabled:
+        gc.enable()
+    _n_pauses = 0
+
+
+forks.call_in_child(_end_pauses)
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -37,6 +36,7 @@ from relevance_gen.arrays import (
     sum_by,
 )
 from relevance_gen.errors import TooLargeError
+from relevance_gen.forks import LazyAttribute
 from relevance_gen.index.records.validation import read_chunks
 from relevance_gen.request_scope import raise_if_cancelled, reserve
 from relevance_gen.text.blocks import BLOCK_CHARS, batch_by_size, lengths
@@ -194,7 +194,7 @@ class Attributor:
             min_share = _MIN_ADDED_SHARE
         return tuple(supporting)
 
-    @cached_property
+    @LazyAttribute
     def _source_sentences(self) -> _SourceSentences:
         reserve("sentence_char", sum(map(len, self.texts)))
         spans = []

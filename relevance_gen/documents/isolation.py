@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
+from relevance_gen import forks
 from relevance_gen.documents.extraction import Extracted
 from relevance_gen.errors import GenerationError
 from relevance_gen.machine import usable_cpus
@@ -53,6 +54,11 @@ class DocumentPool:
             f"took more than {timeout_s:g} s of processor time to read",
             "cannot be read within the memory allowed",
         )
+        self.renew_after_fork()
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """Begin without threads and jobs: those of the parent are not in this process."""
         self._jobs: queue.SimpleQueue[_ExtractionJob] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._n_threads = 0

@@ -20,7 +20,7 @@ from typing import Any, Final
 from attrs import asdict, evolve
 
 import relevance_gen
-from relevance_gen import checks
+from relevance_gen import checks, forks
 from relevance_gen.checks import as_texts
 from relevance_gen.documents.extraction import unavailable_reason
 from relevance_gen.documents.globs import paths_matching
@@ -166,6 +166,13 @@ class FolderIndex(BaseIndex):
         self._n_changed_chunks = 0
         self._is_saved = False
         self.activity = ""
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """Create the lock again, and forget the documents that threads of the parent read."""
+        self._lock = threading.Lock()
+        self._waiting_threads.clear()
+        self._reader.renew_after_fork()
 
     def __len__(self) -> int:
         return len(self._last_or_first)

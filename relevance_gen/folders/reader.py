@@ -64,6 +64,12 @@ class FolderReader:
     _unfinished: list[_Document] = field(factory=list, init=False)
     _n_unfinished_bytes: int = field(default=0, init=False)
 
+    def renew_after_fork(self) -> None:
+        """Forget the documents: the threads that read them are not in this process."""
+        self._documents.clear()
+        self._unfinished.clear()
+        self._n_unfinished_bytes = 0
+
     def read(
         self,
         paths: Sequence[str],

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 import attrs
 
+from relevance_gen import forks
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.queue.request import Request, RequestFields, as_request
 from relevance_gen.generation.runner import ChatOptions, Runner
@@ -17,6 +18,14 @@ from relevance_gen.types import GenerationResponse
 _RUNNER_ARGUMENTS = {"model", "devices", *attrs.fields_dict(ModelOptions)}
 _lock = threading.Lock()
 _default_runner: Runner | None = None
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+forks.call_in_child(_renew_lock)
 
 
 def generate(

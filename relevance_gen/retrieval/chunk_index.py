@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from attrs import define, evolve, field
 
+from relevance_gen import forks
 from relevance_gen.arrays import Offsets, concat, unique
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index import storage
@@ -164,6 +165,11 @@ class ChunkIndex(MutableIndex):
 
     def _keep(self, state: _State, encoder: TextEncoder | None) -> None:
         self._state, self._counter, self._encoder = state, state.counter, encoder
+        self._changing = threading.Lock()
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """Create the lock of changes again; a change that another thread had begun is not made."""
         self._changing = threading.Lock()
 
     def __len__(self) -> int:

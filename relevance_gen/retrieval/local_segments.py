@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ import numpy as np
 from attrs import evolve
 
 from relevance_gen.arrays import Offsets, concat, unique
+from relevance_gen.forks import LazyAttribute
 from relevance_gen.index.segment import Segment, Statistics
 from relevance_gen.lru import LruCache
 from relevance_gen.request_scope import raise_if_cancelled
@@ -79,7 +79,7 @@ class LocalSegments:
         part.scorers, part.statistics = scorers, statistics
         return part
 
-    @functools.cached_property
+    @LazyAttribute
     def sample(self) -> Sample:
         """Term statistics of a fixed sample of the chunks, computed on first use."""
         return compute_sample(self)

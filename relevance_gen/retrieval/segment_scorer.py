@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relevance_gen.arrays import ChunkOrds, Floats, Offsets, run_starts, unique
+from relevance_gen.forks import LazyAttribute
 from relevance_gen.index.segment import POSITION_GAP, Segment, Statistics
 from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.ports import (
@@ -95,12 +95,12 @@ class SegmentScorer:
             _EXACT_CACHE_BYTES, attrgetter("match.nbytes")
         )
 
-    @functools.cached_property
+    @LazyAttribute
     def denominators(self) -> Floats:
         """Length normalization of each chunk, shape (N,)."""
         return self._weighting.denominators(self.segment, self.statistics)
 
-    @functools.cached_property
+    @LazyAttribute
     def _min_denominator(self) -> float:
         return float(self.denominators.min())
 

@@ -20,6 +20,7 @@ from typing import IO, Any, Final, cast
 
 from attrs import field, frozen
 
+from relevance_gen import forks
 from relevance_gen.errors import GenerationError
 
 _CHILD: Final = Path(__file__).with_name("child.py")
@@ -142,6 +143,11 @@ class Sandbox:
         self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
         self._process: _ChildProcess | None = None
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """Create the lock again; the child process belongs to the parent."""
+        self._lock = threading.Lock()
 
     def call(
         self,

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 from attrs import frozen
 
+from relevance_gen import forks
 from relevance_gen.arrays import Offsets
 from relevance_gen.index import storage
 from relevance_gen.index.chunks import Chunks
@@ -62,6 +63,11 @@ class VersionReader:
         self.versions = VersionStore(self.place)
         self.opener = ShardOpener(self.place, cache)
         self.encoding = encoding
+        self._opening = threading.Lock()
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """Create the lock again."""
         self._opening = threading.Lock()
 
     def counter(self, version: IndexVersion) -> TokenCounter:
@@ -143,6 +149,11 @@ class ShardedIndex(MutableIndex):
         self._writer = IndexWriter(reader.versions, shard_writer, editor)
         self._refreshing = threading.Lock()
         self._snapshot = _Snapshot(version, reader.open(version))
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """Create the lock of refreshes again."""
+        self._refreshing = threading.Lock()
 
     @classmethod
     def open(

@@ -6,10 +6,10 @@ import bisect
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
 from typing import Final
 
 from relevance_gen.checks import check_integer, string
+from relevance_gen.forks import LazyAttribute
 from relevance_gen.text.sentences import sentence_ends
 from relevance_gen.text.token_counting import Encoding, token_counter
 
@@ -217,7 +217,7 @@ class _Breaks:
     def __init__(self, text: str) -> None:
         self._text = text
 
-    @cached_property
+    @LazyAttribute
     def _sentence_ends(self) -> list[int]:
         """Ends of all sentences, ascending; computed when a chunk must end before the text."""
         return sentence_ends(self._text)

@@ -11,6 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 from relevance_gen.checks import string
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.forks import LazyAttribute
 from relevance_gen.text.token_counting.backends import Count, GigatokenBackend, by_tiktoken
 from relevance_gen.text.token_counting.encodings import (
     EMBEDDED,
@@ -72,7 +73,7 @@ class TokenCounter:
         source = self._definition.source
         return token_counter, (None if source == EMBEDDED else source,)
 
-    @functools.cached_property
+    @LazyAttribute
     def _loaded(self) -> tuple[Backend, Count]:
         """The name of the library that counts, and its function; loaded on first use, in 0.1 s.
 
