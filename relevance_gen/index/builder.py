@@ -34,7 +34,7 @@ from relevance_gen.index.postings import (
     TermCounts,
     count_terms,
 )
-from relevance_gen.index.segment import Segment
+from relevance_gen.index.segment import Segment, chunk_hashes
 from relevance_gen.progress import Progress
 from relevance_gen.request_scope import raise_if_cancelled
 from relevance_gen.text import blocks
@@ -42,7 +42,6 @@ from relevance_gen.text.stop_words import ENGLISH_MARKERS, OTHER_MARKERS
 from relevance_gen.text.term_hashes import buckets
 from relevance_gen.text.tokenization import Occurrences, tokenize
 
-_HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIN_CHARS_PER_OCCURRENCE: Final = 4
 """Most texts have at least this many characters per occurrence of a term."""
 _TIER_RATIO: Final = 4
@@ -131,7 +130,6 @@ def build(
         if progress is not None:
             progress(n_done, n_chunks)
     postings, occurrences = builder.build()
-    hashes *= _HASH_MULTIPLIER
     return Segment(
         positions=positions,
         chunks=chunks,
@@ -141,7 +139,7 @@ def build(
         n_occurrences=n_occurrences,
         norms=np.sqrt(square_sums),
         english_margin=english_margin,
-        hashes=hashes ^ (hashes >> np.uint64(32)),
+        hashes=chunk_hashes(hashes),
         title_hashes=_title_hashes(chunks),
         title_sizes=_title_sizes(chunks),
     )

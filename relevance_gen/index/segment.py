@@ -37,6 +37,7 @@ from relevance_gen.text.tokenization import Occurrences, tokenize
 
 _NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 _NO_COUNTS: Final[Offsets] = np.zeros(0, np.int64)
+_HASH_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 _MANTISSA_BITS: Final = 53
 _LOW_BITS: Final = 27
 _LOW_MASK: Final = (1 << _LOW_BITS) - 1
@@ -147,6 +148,12 @@ def exact_sum(values: Floats) -> int:
     return total
 
 
+def chunk_hashes(id_sums: Ids) -> Ids:
+    """Return `Segment.hashes`, given the sum of the ids of each chunk's terms modulo 2⁶⁴."""
+    hashes = id_sums * _HASH_MULTIPLIER
+    return hashes ^ (hashes >> np.uint64(32))
+
+
 POSITION_GAP: Final = 24
 """Number of empty elements between the chunks of `TokenSequences`: no window of the proximity stage
 spans two chunks."""
@@ -243,11 +250,6 @@ class Segment:
         )
 
     @functools.cached_property
-    def lengths(self) -> frozenset[int]:
-        """The distinct values of `n_occurrences`, those of removed chunks included."""
-        return frozenset(self.n_occurrences.tolist())
-
-    @functools.cached_property
     def nbytes(self) -> int:
         """Bytes of the segment in memory, without metadata.
 
@@ -275,14 +277,17 @@ class Segment:
             lexicon = self.postings.lexicon
             occurrences = self.occurrences
             starts = self.first_occurrence[chunk_ords]
-        gap = np.full(POSITION_GAP, lexicon.size, np.uint32)
-        parts = [gap] * (2 * chunk_ords.size + 1)
+        # Joined as bytes, which takes half the time of `numpy.concatenate` for many short arrays.
+        gap = np.full(POSITION_GAP, lexicon.size, np.uint32).tobytes()
+        memory = np.ascontiguousarray(occurrences, np.uint32).data
+        parts: list[bytes | memoryview] = [b""]
         ends = (starts + counts).tolist()
-        parts[1::2] = [
-            occurrences[start:end] for start, end in zip(starts.tolist(), ends, strict=True)
-        ]
+        for start, end in zip(starts.tolist(), ends, strict=True):
+            parts.append(memory[start:end])
+        parts.append(b"")
+        terms = np.frombuffer(gap.join(parts), np.uint32)
         new_starts = arrays.starts_of(counts + POSITION_GAP) + POSITION_GAP
-        return TokenSequences(lexicon, np.concatenate(parts), new_starts, counts)
+        return TokenSequences(lexicon, terms, new_starts, counts)
 
     def _tokenize_again(self, chunk_ords: Offsets) -> tuple[Lexicon, TermOrds]:
         """Tokenize the texts of chunks, for a segment that stores no occurrences.

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
-from attrs import evolve
 
 from relevance_gen.arrays import Offsets, concat, unique
 from relevance_gen.forks import LazyAttribute
@@ -130,7 +129,14 @@ class LocalSegments:
             extracted = self.extract_features(FeatureRequest(positions, tuple(specs)))
             for spec, spec_features in zip(specs, extracted, strict=True):
                 features[request.features.index(spec)] = spec_features
-        return evolve(candidates, feature_positions=positions, features=tuple(features))
+        return Candidates(
+            positions=candidates.positions,
+            scores=candidates.scores,
+            is_verbatim=candidates.is_verbatim,
+            is_allowed=candidates.is_allowed,
+            feature_positions=positions,
+            features=tuple(features),
+        )
 
     def extract_features(self, request: FeatureRequest) -> tuple[Any, ...]:
         """Return the features of chunks, one `Features` for each spec of the request.

@@ -127,10 +127,10 @@ class SearchParams:
             text, operators = parse_operators(self.query, inflects=inflects)
             prefixes = find_prefixes(text)
         query = parse(text, inflects=inflects, is_english=is_english)
+        if operators or prefixes or not (self.correct_spelling and inflects):
+            query = evolve(query, is_correctable=False)
         if prefixes:
             query = with_prefixes(query, prefixes)
-        elif self.correct_spelling and inflects and not operators:
-            query = evolve(query, is_correctable=True)
         return query, operators
 
 

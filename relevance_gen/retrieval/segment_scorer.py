@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from relevance_gen.arrays import ChunkOrds, Floats, Offsets, run_starts, unique
 from relevance_gen.forks import LazyAttribute
-from relevance_gen.index.segment import POSITION_GAP, Segment, Statistics
+from relevance_gen.index.segment import POSITION_GAP, Segment, Statistics, chunk_hashes
 from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.ports import (
     CandidateRequest,
@@ -28,9 +28,9 @@ from relevance_gen.retrieval.query.term_matching import (
     Match,
     TermMatch,
     TermPostings,
-    match_among,
-    match_inflections,
-    match_prefix,
+    find_prefixed,
+    inflections_among,
+    live_inflections,
 )
 from relevance_gen.retrieval.ranking.features import (
     ChunkBatch,
@@ -195,21 +195,23 @@ class SegmentScorer:
     def _read_postings(self, term: QueryTerm, match: Match | None) -> TermPostings:
         postings = self.segment.postings
         if match is None and term.is_prefix:
-            match = match_prefix(postings, term.term_id, term.word)
+            inflections = find_prefixed(postings, term.term_id, term.word)
         elif match is None:
-            match = match_inflections(postings, term.term_id, term.word, by_prefix=self._by_prefix)
+            inflections = live_inflections(
+                postings, term.term_id, term.word, by_prefix=self._by_prefix
+            )
         else:
-            match = match_among(postings, match)
-        is_crowded = match.ids.size > term_matching.MAX_FORMS
-        ids = _NO_ORDS if is_crowded else match.ids
-        postings_of_ids = postings.of_terms(postings.lexicon.ids.searchsorted(ids).tolist())
+            inflections = inflections_among(postings, match)
+        is_crowded = inflections.term_ords.size > term_matching.MAX_FORMS
+        term_ords = [] if is_crowded else inflections.term_ords.tolist()
+        postings_of_ids = postings.of_terms(term_ords)
         chunk: ChunkOrds = postings_of_ids.chunk
         tf: npt.NDArray[Any] = postings_of_ids.tf
-        if not match.counts_in_full and not is_crowded:
-            tf = tf * match.weight.repeat(postings_of_ids.counts)
-        if len(postings_of_ids.counts) > 1:
+        if inflections.weight is not None and not is_crowded:
+            tf = tf * inflections.weight.repeat(postings_of_ids.counts)
+        if len(term_ords) > 1:
             chunk, tf = self._sum_by_chunk(chunk, tf)
-        matched = TermMatch(match, chunk.size)
+        matched = TermMatch(inflections.match(postings.lexicon), chunk.size)
         return TermPostings(matched, chunk, tf, self._weighting.saturate(tf))
 
     def _sum_by_chunk(
@@ -337,17 +339,14 @@ class SegmentScorer:
     def _verbatim(self, terms: WeightedTerms, sums: Floats) -> Offsets:
         """Return the ordinals of the chunks that have exactly the query's tokens, in any order."""
         segment, token_ids = self.segment, terms.token_ids
-        if token_ids.size not in segment.lengths:
-            return _NO_ORDS
-        # Chunks with the query's number of tokens, any of its words, and its norm; few of these
-        # have other tokens.
-        similar = (segment.n_occurrences == token_ids.size).nonzero()[0]
-        similar = similar[sums[similar] > 0.0]
-        norm, tolerance = terms.token_norm, 1e-9 * terms.token_norm
-        similar = similar[np.abs(segment.norms[similar] - norm) <= tolerance]
+        # Chunks with the hash of the query's tokens; almost none of these have other tokens.
+        query_hash = chunk_hashes(token_ids.sum(keepdims=True))
+        similar = (segment.hashes == query_hash).nonzero()[0]
         if not similar.size:
             return _NO_ORDS
-        verbatim = []
+        has_tokens = segment.n_occurrences[similar] == token_ids.size
+        similar = similar[has_tokens & (sums[similar] > 0.0)]
+        verbatim = [_NO_ORDS]
         sizes = segment.n_occurrences.take(similar) + POSITION_GAP
         for start, end in batch_by_size(sizes, _BATCH_TOKENS):
             chunk_ords = similar[start:end]

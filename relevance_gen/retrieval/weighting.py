@@ -43,7 +43,7 @@ from attrs import evolve, frozen
 from relevance_gen.arrays import Floats, Ids, sum_by
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index import formulas
-from relevance_gen.index.formulas import saturate, saturate_scalar
+from relevance_gen.index.formulas import saturate_scalar
 from relevance_gen.index.segment import Segment, Statistics
 from relevance_gen.retrieval.query.parsing import Query, QueryTerm
 from relevance_gen.retrieval.query.term_matching import TermMatch
@@ -117,9 +117,9 @@ class Weighting:
             qtf.append(term.qtf)
         idf = self.idf(df, query.terms, statistics.n_chunks)
         own_terms, known_terms, known_weights, unknown_idf = [], [], [], []
-        saturated = saturate(np.array(qtf, np.int64)).tolist()
         for i, (n_chunks, term_idf) in enumerate(zip(df, idf, strict=True)):
-            own_term = OwnTerm((1.0 + math.log(qtf[i])) * term_idf, saturated[i])
+            term_weight = (1.0 + math.log(qtf[i])) * term_idf
+            own_term = OwnTerm(term_weight, saturate_scalar(qtf[i]))
             own_terms.append(own_term)
             if n_chunks:
                 known_terms.append(own_term)
@@ -140,11 +140,10 @@ class Weighting:
             weights=tuple(weights),
             norm=norm,
             token_ids=token_ids,
-            token_norm=_norm(token_ids),
             statistics=statistics.scalars,
         )
         stages = self.stages(terms)
-        own = self.self_match(known_terms, terms.token_norm, norm, statistics.mean_norm)
+        own = self.self_match(known_terms, _norm(token_ids), norm, statistics.mean_norm)
         reference = _self_score(own, stages)
         known_share = 1.0
         if unknown_idf:

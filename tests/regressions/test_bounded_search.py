@@ -16,7 +16,7 @@ from relevance_gen.index.segment import POSITION_GAP, TokenSequences
 from relevance_gen.retrieval.answer import weight
 from relevance_gen.retrieval.query import term_matching as matching
 from relevance_gen.retrieval.query.parsing import MAX_TERMS, parse
-from relevance_gen.retrieval.query.term_matching import MAX_FORMS, Match, match_inflections
+from relevance_gen.retrieval.query.term_matching import MAX_FORMS, Match, live_inflections
 from relevance_gen.retrieval.stages.proximity import ProximityFeatures
 from relevance_gen.text.normalization import _toned_word
 from relevance_gen.text.tokenization import tokenize
@@ -71,15 +71,15 @@ def test_long_query_uses_first_terms() -> None:
     assert 1 not in found
 
 
-def test_match_inflections_stops_at_limit() -> None:
+def test_live_inflections_stops_at_limit() -> None:
     """A word with thousands of similar words matches one more than the limit, not all."""
     letters = "абвгдежз"
     words = ["столица" + "".join(ending) for ending in itertools.product(letters, repeat=4)]
     segment = build(Chunks([" ".join(words)], {}), np.arange(1))
     term_id = int(tokenize(words[:1]).ids[0])
-    match = match_inflections(segment.postings, term_id, words[0], by_prefix=True)
-    assert match.ids.size > MAX_FORMS
-    assert match.ids.size == match.weight.size == MAX_FORMS + 1
+    found = live_inflections(segment.postings, term_id, words[0], by_prefix=True)
+    assert found.weight is not None
+    assert found.term_ords.size == found.weight.size == MAX_FORMS + 1
 
 
 ONE_LONG_CHUNK = {

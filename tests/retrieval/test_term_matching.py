@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex
 from relevance_gen.index.postings import Postings, PostingsBuilder, count_terms
-from relevance_gen.retrieval.query.term_matching import MAX_FORMS, match_inflections
+from relevance_gen.retrieval.query.term_matching import MAX_FORMS, live_inflections
 from relevance_gen.text.stems import can_inflect, is_partial_ngram, stem
 from relevance_gen.text.tokenization import tokenize
 from tests import reference, strategies
@@ -28,9 +28,9 @@ def vocabulary(text: str) -> Postings:
 def matches(word: str, text: str, *, by_prefix: bool = False) -> dict[str, float]:
     tokens = tokenize([word])
     postings = vocabulary(text)
-    found = match_inflections(
+    found = live_inflections(
         postings, int(tokens.ids[0]), tokens.decode_term(0), by_prefix=by_prefix
-    )
+    ).match(postings.lexicon)
     spellings = postings.lexicon.decode_terms(postings.lexicon.find(found.ids))
     return dict(zip(spellings, found.weight.tolist(), strict=True))
 
@@ -65,9 +65,9 @@ def test_what_was_matched_is_not_pickled() -> None:
     postings, asked = vocabulary("connect connected"), tokenize(["connections"])
     before = pickle.dumps(postings)
     assert (
-        match_inflections(
+        live_inflections(
             postings, int(asked.ids[0]), asked.decode_term(0), by_prefix=False
-        ).ids.size
+        ).term_ords.size
         == 2
     )
     assert pickle.dumps(postings) == before
@@ -127,9 +127,10 @@ def test_matches_are_those_of_the_reference(text: str, word: str, by_prefix: boo
     spelled = [reference.terms(word), reference.terms(text)]
     for place, term in enumerate(spelled[0]):
         tokens = tokenize([word])
-        found = match_inflections(
-            vocabulary(text), int(tokens.ids[place]), tokens.decode_term(place), by_prefix=by_prefix
-        )
+        postings = vocabulary(text)
+        found = live_inflections(
+            postings, int(tokens.ids[place]), tokens.decode_term(place), by_prefix=by_prefix
+        ).match(postings.lexicon)
         expected = reference.forms(term, set(spelled[1]), stop=False, english=not by_prefix)
         assert sorted(found.weight.tolist()) == pytest.approx(sorted(expected.values()))
         assert found.ids.tolist() == sorted(int(tokenize([other]).ids[0]) for other in expected)

@@ -44,6 +44,9 @@ _MAX_CORRECTED_WORDS: Final = 8
 _PLAIN_WORD: Final = re.compile("[a-z0-9]+")
 _IDENTIFIER: Final = re.compile("[a-z][A-Z]|[A-Za-z0-9][A-Z][a-z]|_")
 """Matches ASCII text if any of its words can be split into parts."""
+_ASCII_WORD: Final = re.compile("[A-Za-z0-9]+(?:_[A-Za-z0-9]+)*")
+_PART_END: Final = re.compile("_|(?<=[a-z])(?=[A-Z])|(?<=[A-Za-z0-9])(?=[A-Z][a-z])")
+"""Matches between two parts of an identifier."""
 
 
 @frozen
@@ -59,6 +62,18 @@ class QueryTerm:
     asks: bool = False  # whether it is a question word: a stop word that is never weighted
     is_prefix: bool = False  # whether it matches all words that begin with it; then `inflected`
 
+    def as_question_word(self) -> QueryTerm:
+        """Return the term as a question word."""
+        return QueryTerm(
+            word=self.word,
+            term_id=self.term_id,
+            key=self.key,
+            stop=True,
+            inflected=False,
+            qtf=self.qtf,
+            asks=True,
+        )
+
 
 @frozen(eq=False)
 class Query:
@@ -68,7 +83,7 @@ class Query:
     ids: Ids  # term ids of its tokens, in reading order, shape (T,)
     terms: tuple[QueryTerm, ...]  # distinct, by first occurrence; at most `MAX_TERMS`
     order: npt.NDArray[np.int16]  # index of each token's term, -1 for none, shape (T,)
-    is_correctable: bool = False  # whether words that all chunks lack may be corrected
+    is_correctable: bool = True  # whether words that all chunks lack may be corrected
     corrections: Mapping[str, str] = field(factory=dict)  # original words with their corrections
     prefixes: tuple[str, ...] = ()  # words of the terms that are prefixes
 
@@ -144,13 +159,12 @@ _parse_cached = functools.lru_cache(maxsize=_MAX_CACHED_QUERIES)(_parse)
 def _tokenize(text: str, inflects: bool) -> Query:
     # A short query of plain ASCII words is split by a regular expression, which is faster.
     if text.isascii() and len(text) <= _MAX_LISTED_TOKENS * MAX_SPELLING_BYTES:
-        if not _IDENTIFIER.search(text):
-            spellings = _PLAIN_WORD.findall(text.lower())
-            if spellings and len(spellings) <= _MAX_LISTED_TOKENS:
-                if len(max(spellings, key=len)) < MAX_SPELLING_BYTES:
-                    words = [_plain_word(spelling, inflects) for spelling in spellings]
-                    ids = np.array([word.term_id for word in words], np.uint64)
-                    return _merge_words(text, ids, words, np.arange(ids.size, dtype=np.int16))
+        spellings = _ascii_spellings(text)
+        if spellings and len(spellings) <= _MAX_LISTED_TOKENS:
+            if len(max(spellings, key=len)) < MAX_SPELLING_BYTES:
+                words = [_plain_word(spelling, inflects) for spelling in spellings]
+                ids = np.array([word.term_id for word in words], np.uint64)
+                return _merge_words(text, ids, words, np.arange(ids.size, dtype=np.int16))
     ids_of_blocks = []
     words_by_id: dict[int, QueryTerm] = {}  # distinct words, by first occurrence
     for tokens in map(tokenize, blocks([text])):
@@ -173,6 +187,19 @@ def _tokenize(text: str, inflects: bool) -> Query:
         word[known_ids.take(word) != ids[batch]] = -1
         word_of_token[batch] = word
     return _merge_words(text, ids, [*words_by_id.values()], word_of_token)
+
+
+def _ascii_spellings(text: str) -> list[str]:
+    """Return the words of an ASCII text as `tokenize`, each identifier before its parts."""
+    if not _IDENTIFIER.search(text):
+        return _PLAIN_WORD.findall(text.lower())
+    spellings = []
+    for word in _ASCII_WORD.findall(text):
+        parts = _PART_END.split(word)
+        spellings.append(word.lower())
+        if len(parts) > 1:
+            spellings += [part.lower() for part in parts]
+    return spellings
 
 
 def _word(spelling: str, term_id: int, n_bytes: int, inflects: bool) -> QueryTerm:
@@ -243,8 +270,8 @@ def _mark_question_words(query: Query, is_english: bool) -> Query:
     has_content = False
     for index, term in enumerate(terms):
         if index in question_words:
-            marked.append(evolve(term, stop=True, inflected=False, asks=True))
+            marked.append(term.as_question_word())
         else:
             marked.append(term)
             has_content |= not term.stop
-    return evolve(query, terms=tuple(marked)) if has_content else query
+    return Query(query.text, query.ids, tuple(marked), query.order) if has_content else query

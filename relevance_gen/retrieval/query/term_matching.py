@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.arrays import ChunkOrds, Floats, Ids, Offsets, concat, unique
+from relevance_gen.arrays import ChunkOrds, Flags, Floats, Ids, Offsets, concat, unique
 from relevance_gen.index.lexicon import Lexicon
 from relevance_gen.index.postings import Postings
 from relevance_gen.text.scripts import ngram_size
@@ -137,6 +137,16 @@ class Inflections:
     term_ords: Offsets  # ordinals of the terms, ascending, shape (n,)
     weight: Floats | None = None  # weight of each; None if all are 1
 
+    def take(self, selected: Offsets | Flags) -> Inflections:
+        """Return some of the terms."""
+        weight = None if self.weight is None else self.weight[selected]
+        return Inflections(self.term_ords[selected], weight)
+
+    def match(self, lexicon: Lexicon) -> Match:
+        """Return the terms by their ids."""
+        ids = lexicon.ids.take(self.term_ords)
+        return Match.in_full(ids) if self.weight is None else Match(ids, self.weight)
+
 
 def match_indices(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.uint8]:
     """Return for each of V terms the match that contains it, of at most 255, counted from 1.
@@ -163,16 +173,15 @@ def match_indices(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.
     return indices
 
 
-def match_inflections(postings: Postings, term_id: int, word: str, *, by_prefix: bool) -> Match:
-    """Match a word to all its inflections among the terms of a segment.
+def live_inflections(
+    postings: Postings, term_id: int, word: str, *, by_prefix: bool
+) -> Inflections:
+    """Return the terms of `find_inflections` that any chunk has, at most `MAX_FORMS` + 1."""
+    return _live(postings, find_inflections(postings, term_id, word, by_prefix=by_prefix))
 
-    The arguments are as for `find_inflections`.
-    """
-    return _match(postings, find_inflections(postings, term_id, word, by_prefix=by_prefix))
 
-
-def match_prefix(postings: Postings, term_id: int, prefix: str) -> Match:
-    """Match a prefix, of at least three letters, to all terms of a segment that begin with it.
+def find_prefixed(postings: Postings, term_id: int, prefix: str) -> Inflections:
+    """Return the terms that begin with a prefix of at least three letters, and that any chunk has.
 
     Args:
         postings: the postings of the segment.
@@ -180,33 +189,27 @@ def match_prefix(postings: Postings, term_id: int, prefix: str) -> Match:
         prefix: its normalized spelling.
     """
     term_ords = concat(postings.lexicon.find_beginning(term_id, prefix.encode()), np.int64)
-    return _match(postings, Inflections(term_ords))
+    return _live(postings, Inflections(term_ords))
 
 
-def _match(postings: Postings, inflections: Inflections) -> Match:
-    """Return the matched terms that are in a chunk that was not removed."""
-    term_ords, weight = inflections.term_ords, inflections.weight
-    if postings.live is not None and term_ords.size:
-        is_live = postings.df(term_ords) > 0
-        term_ords = term_ords[is_live]
-        weight = None if weight is None else weight[is_live]
+def _live(postings: Postings, inflections: Inflections) -> Inflections:
+    """Return the terms that are in a chunk that was not removed, at most `MAX_FORMS` + 1."""
+    if postings.live is not None and inflections.term_ords.size:
+        inflections = inflections.take(postings.df(inflections.term_ords) > 0)
     # One inflection too many is sufficient to detect a crowded word; more would only use memory.
-    term_ords = term_ords[: MAX_FORMS + 1]
-    ids = postings.lexicon.ids.take(term_ords)
-    if weight is None:
-        return Match.in_full(ids)
-    # A copy, because a slice keeps the weights of all similar words in memory.
-    return Match(ids, weight[: MAX_FORMS + 1].copy())
+    if inflections.term_ords.size > MAX_FORMS:
+        inflections = inflections.take(np.arange(MAX_FORMS + 1))
+    return inflections
 
 
-def match_among(postings: Postings, match: Match) -> Match:
+def inflections_among(postings: Postings, match: Match) -> Inflections:
     """Return the terms of a match in several segments that a single segment has."""
     term_ords = postings.lexicon.find(match.ids)
     is_present = term_ords >= 0
     if postings.live is not None:
         is_present[is_present] = postings.df(term_ords[is_present]) > 0
-    ids = match.ids[is_present]
-    return Match.in_full(ids) if match.counts_in_full else Match(ids, match.weight[is_present])
+    weight = None if match.counts_in_full else match.weight
+    return Inflections(term_ords, weight).take(is_present)
 
 
 def find_inflections(

@@ -46,7 +46,6 @@ class WeightedTerms:
     weights: tuple[float, ...]  # query weight of each, divided by the query's norm
     norm: float  # Euclidean length of the query, of the words that any chunk has
     token_ids: Ids  # ids of the query's tokens that any chunk has, ascending, shape (T,)
-    token_norm: float  # norm of a chunk that consists of these tokens
     statistics: Statistics  # facts of all chunks, without arrays
 
     @property

@@ -114,10 +114,9 @@ def top_similarity(prefixes: SparseVector, scores: Floats, sample: Sample) -> Fl
     chunk_part[best] = sharpness / sharpness.sum() * scores[best]
     # Sum of the vectors of the best chunks. Summands are added by size, so that the order of chunks
     # does not matter.
-    part = chunk_part.take(tally.chunk)
-    of_best = (part > 0.0).nonzero()[0]
+    of_best = (chunk_part > 0.0).take(tally.chunk).nonzero()[0]
     dimension = tally.dimension.take(of_best)
-    summand = weight.take(of_best) * part.take(of_best)
+    summand = weight.take(of_best) * chunk_part.take(tally.chunk.take(of_best))
     by_size = summand.argsort()
     dimension = dimension.take(by_size)
     summand = summand.take(by_size)
