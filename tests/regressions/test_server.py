@@ -44,7 +44,7 @@ LARGE_SEARCH = {
 def server() -> Iterator[Server]:
     """A scripted server."""
     with Server("--rate-limit", "off") as started:
-        assert eventually(lambda: started.call("GET", "/health").status == 200)
+        assert eventually(started.is_healthy)
         yield started
 
 
@@ -115,7 +115,7 @@ def test_anonymous_grammars_do_not_delay_other_clients() -> None:
         for n in range(40)
     ]
     with Server(*SMALL_MODEL, "--rate-limit", "off", program=REAL) as server, ExitStack() as stack:
-        assert eventually(lambda: server.call("GET", "/health").status == 200), server.log
+        assert eventually(server.is_healthy), server.log
         sockets = [stack.enter_context(server.raw(120)) for _ in slow]
         for sock, body in zip(sockets, slow, strict=True):
             sock.sendall(request_bytes("POST", "/generate", json.dumps(body).encode(), JSON))
@@ -144,7 +144,7 @@ def test_server_without_file_descriptors_recovers() -> None:
         "--rate-limit", "off", "--search-threads", "1", "--access-log", "off", program=REAL
     ) as server:
         assert eventually(lambda: server.search(SEARCH).status == 200)
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         n_open = len(os.listdir(f"/proc/{server.process.pid}/fd"))
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (n_open + 20, n_open + 20))
         with ExitStack() as stack:

@@ -20,7 +20,7 @@ machine."""
 def server() -> Iterator[Server]:
     """A scripted server with default settings, except for a rate limit that tests do not reach."""
     with Server("--rate-limit", "off") as started:
-        assert eventually(lambda: started.call("GET", "/health").status == 200)
+        assert eventually(started.is_healthy)
         yield started
 
 
@@ -30,7 +30,7 @@ def real() -> Iterator[Server]:
     with Server(
         *SMALL_MODEL, "--encoder", str(ENCODER), *PATIENT, "--rate-limit", "off", program=REAL
     ) as started:
-        assert eventually(lambda: started.call("GET", "/health").status == 200), started.log
+        assert eventually(started.is_healthy), started.log
         assert eventually(lambda: started.metric("encoders") == 1), started.log
         yield started
 
@@ -68,5 +68,5 @@ def chat_server(model: Path, directory: Path, *flags: str) -> Iterator[Server]:
     with Server(
         "--model", str(path), *sizes, "--rate-limit", "off", *flags, program=REAL
     ) as started:
-        assert eventually(lambda: started.call("GET", "/health").status == 200), started.log
+        assert eventually(started.is_healthy), started.log
         yield started

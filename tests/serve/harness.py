@@ -146,8 +146,18 @@ class Server:
             connection.request(method, path, sent, dict(headers or {}))
             response = connection.getresponse()
             return Answer(response.status, _Headers(response.getheaders()), response.read())
+        except ConnectionError as error:
+            error.add_note(f"log of the server:\n{self.log}")
+            raise
         finally:
             connection.close()
+
+    def is_healthy(self) -> bool:
+        """Return whether GET /health answers 200; a connection that is reset counts as no answer."""
+        try:
+            return self.call("GET", "/health").status == 200
+        except ConnectionError:
+            return False
 
     def search(self, body: object, headers: Mapping[str, str] = KEYED, **options: Any) -> Answer:
         """Make one search."""

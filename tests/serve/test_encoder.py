@@ -39,7 +39,7 @@ def test_server_with_broken_encoder_searches_lexically() -> None:
             return answer.headers["X-Encoder-Skipped"] == "unavailable"
 
         assert eventually(reports_failure)
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         asked = {"question": ASKED["query"], "chunk_txts": CHUNKS}
 
         def prompt_reports_failure() -> bool:

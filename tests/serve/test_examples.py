@@ -25,7 +25,7 @@ PAGE_ORIGIN = "http://127.0.0.1:8080"
 def open_server() -> Iterator[Server]:
     """A server that lets the example page in."""
     with Server("--cors-origins", PAGE_ORIGIN, "--model", "fast") as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         yield server
 
 

@@ -123,7 +123,7 @@ def test_several_processes_serve_the_real_halves() -> None:
     The process with the model, which searches for a prompt, has an encoder too.
     """
     with Server("--workers", "2", *SMALL_MODEL, "--encoder", str(ENCODER), program=REAL) as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200), server.log
+        assert eventually(server.is_healthy), server.log
         assert eventually(lambda: server.metric("encoders") == 3), server.log
         found = [
             server.search({"query": "fruit", "chunk_txts": ["red fruit", "sky"]}).json

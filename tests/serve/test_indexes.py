@@ -62,7 +62,7 @@ def offering(places: Path) -> Iterator[Server]:
     ]
     environ = {"RELEVANCE_GEN_API_KEYS": f"{KEY},{OTHER_KEY}", "RELEVANCE_GEN_CACHE": "off"}
     with Server(*SMALL_MODEL, "--workers", "2", *flags, program=REAL, **environ) as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         yield server
 
 

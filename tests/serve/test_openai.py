@@ -408,7 +408,7 @@ def test_model_path_returns_list_entry(server: Server, by_words: Server) -> None
 def test_failures_have_the_clients_form() -> None:
     """A full backlog is a 429 with Retry-After; what fails in mid-stream is an event that ends it without [DONE]."""
     with Server("--generation-timeout-s", "0.3") as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         full = server.call("POST", COMPLETIONS, {"prompt": ["x"] * 100}, JSON)
         assert (full.status, peer_error(full.json)["type"], full.headers["Retry-After"]) == (
             429,
@@ -423,7 +423,7 @@ def test_failures_have_the_clients_form() -> None:
 def test_keys_are_asked_for_by_setting() -> None:
     """If generation requires a key, so do these paths, in either header; each is counted under its own name."""
     with Server("--generation-requires-key", "on", "--rate-limit", "5/hour") as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         for method, path, body in (("POST", CHAT, HELLO), ("GET", "/v1/models", None)):
             refused = server.call(method, path, body, JSON)
             assert (refused.status, peer_error(refused.json)["type"]) == (401, "unauthorized")
@@ -816,7 +816,7 @@ def test_model_error_names_the_prompt(chatting: Server) -> None:
 def test_workers_answer_equally() -> None:
     """With --workers the process that holds the model answers, errors and streams included."""
     with Server("--workers", "2", *SMALL_MODEL, program=REAL) as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200), server.log
+        assert eventually(server.is_healthy), server.log
         body = {"prompt": ["hello", "you"], "max_tokens": 4, "temperature": 0}
         texts = [
             [choice["text"] for choice in post(server, COMPLETIONS, body)["choices"]]

@@ -80,7 +80,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     ).save(records)
     offered = ("--index", f"harbour={folder}", "--index", f"boats={records}")
     with Server("--rate-limit", "off", *offered, program=HALF_SCRIPTED) as started:
-        assert eventually(lambda: started.call("GET", "/health").status == 200)
+        assert eventually(started.is_healthy)
         yield started
 
 
@@ -788,7 +788,7 @@ def test_markup_stays_text(visit: Visit) -> None:
 def slow() -> Iterator[Server]:
     """A server that writes a word every 50 ms, so that there is time to do something meanwhile."""
     with Server("--rate-limit", "off", "--model", "slow", program=HALF_SCRIPTED) as started:
-        assert eventually(lambda: started.call("GET", "/health").status == 200)
+        assert eventually(started.is_healthy)
         yield started
 
 
@@ -816,7 +816,7 @@ def test_page_streams_stops_and_retries(browser: Any, slow: Server) -> None:
 def test_page_uses_chat_api_with_chat_model(browser: Any) -> None:
     """With a chat model on the server, the answer streams from the chat API, and can be stopped as well."""
     with Server("--rate-limit", "off", "--model", "chat", program=HALF_SCRIPTED) as chatty:
-        assert eventually(lambda: chatty.call("GET", "/health").status == 200)
+        assert eventually(chatty.is_healthy)
         visit = Visit(browser, chatty.url)
         asked = []
         visit.page.on("request", lambda request: asked.append(request.url.removeprefix(chatty.url)))
@@ -993,7 +993,7 @@ def test_page_reads_key_from_address(browser: Any, server: Server) -> None:
 def test_page_reports_lost_server(browser: Any) -> None:
     """A server that ends during an answer, and a server that does not respond, are reported in plain words; texts are kept."""
     with Server("--rate-limit", "off", "--model", "slow", program=HALF_SCRIPTED) as mortal:
-        assert eventually(lambda: mortal.call("GET", "/health").status == 200)
+        assert eventually(mortal.is_healthy)
         visit = Visit(browser, mortal.url)
         visit.ask(QUESTION)
         visit.page.wait_for_selector("text=word9 ")

@@ -22,7 +22,7 @@ def test_documents_are_read_and_searches_on_request() -> None:
     order = sorted(range(len(CHUNKS)), key=lambda place: (-scores[place], place))
     words = search(ASKED["query"], CHUNKS).to_dict()
     with Server("--reranker", str(RERANKER), "--workers", "2", program=REAL) as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         asked = {**ASKED, "rerank_top_n": 2}
         # Both workers have loaded it when none of many searches goes without.
         assert eventually(

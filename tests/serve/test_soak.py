@@ -209,12 +209,12 @@ def children(server: Server) -> list[int]:
 def test_killed_workers_and_models() -> None:
     """While a worker or the model is killed every second, few searches are lost, and none by the model's death."""
     with Server("--workers", "3", *SMALL_MODEL, "--rate-limit", "off", program=REAL) as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         model = children(server)[-1]
         with load(lambda: server.search(SEARCH).status) as counts:
             for _ in range(5):
                 os.kill(model, signal.SIGKILL)
-                assert eventually(lambda: server.call("GET", "/health").status == 200)
+                assert eventually(server.is_healthy)
                 model = children(server)[-1]
         assert set(counts) == {200}, counts
         with load(lambda: server.search(SEARCH).status) as counts:

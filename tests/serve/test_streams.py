@@ -120,7 +120,7 @@ def test_generation_is_measured(server: Server) -> None:
 def test_too_slow_a_generation_is_a_503_or_an_error_event() -> None:
     """Beyond its time a generation is ended: with a 503, or in mid-stream with an error event."""
     with Server("--generation-timeout-s", "0.3") as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         answer = server.generate({"text": "hello", "max_tokens": 100_000})
         assert (answer.status, answer.error["type"]) == (503, "timeout")
         *_, (name, data) = events_of(server, {"text": "hello", "max_tokens": 100_000})[1]
@@ -131,7 +131,7 @@ def test_too_slow_a_generation_is_a_503_or_an_error_event() -> None:
 def test_dead_model_fails_requests_and_health() -> None:
     """When the model's thread dies, waiting requests get a 503, streams an error event, /health a 503; search continues."""
     with Server() as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         _, events = events_of(server, {"text": "hello", "max_tokens": 100_000})
         next(events)
         assert server.generate({"text": "die"}).status == 503

@@ -30,6 +30,7 @@ from relevance_gen.serve.services.model_registry import ModelRegistry
 from relevance_gen.serve.services.search import Searcher, SearchTask
 from relevance_gen.serve.settings import Settings
 from relevance_gen.types import GenerationRequest, SearchResponse
+from relevance_gen.wire import JSON_LINES
 from tests.serve.scripted import ScriptedBackend
 
 
@@ -53,6 +54,8 @@ def read_rerank(body: Any) -> tuple[SearchTask, Callable[[SearchResponse], objec
 
 class Lines:
     """A stream as lines of text."""
+
+    stream_format = JSON_LINES
 
     def text(self, sample: int, piece: str) -> bytes:
         """Write a piece."""

@@ -8,7 +8,7 @@ import pydantic
 client = openai.OpenAI(
     api_key=os.environ["SERVER_KEY"], base_url=os.environ["SERVER_URL"] + "/v1", max_retries=0
 )
-(model,) = client.models.list().data
+model = next(model for model in client.models.list() if model.task == "generate")
 
 
 class Search(pydantic.BaseModel):

@@ -66,7 +66,7 @@ def answering() -> Iterator[Server]:
     with Server(
         *sizes, "--rate-limit", "off", "--generation-requires-key", "on", program=REAL
     ) as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200), server.log
+        assert eventually(server.is_healthy), server.log
         yield server
 
 
@@ -103,7 +103,7 @@ def test_rate_limited_clients_wait_and_succeed() -> None:
     for package in ("cohere", "openai"):
         interpreter_with(package)
     with Server("--rate-limit", "2/2second", "--generation-requires-key", "on") as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         run(server, "patience_client.py", sys.executable)
         n_rejected = server.metric("rate_limit_rejections_total")
         if not n_rejected:

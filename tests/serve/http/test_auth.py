@@ -174,7 +174,7 @@ def test_a_bearer_key_is_as_good(server: Server) -> None:
 def test_generation_can_be_closed() -> None:
     """With the setting, generation asks for a key; /health stays open for those who watch."""
     with Server("--generation-requires-key", "on") as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         for path in ("/generate", "/generate_stream"):
             assert server.call("POST", path, {"text": "x", "max_tokens": 1}, JSON).status == 401
             for headers in (KEYED, {**JSON, "Authorization": f"Bearer {KEY}"}):

@@ -112,7 +112,7 @@ def test_a_prompt_is_packed_and_its_search_is_counted(server: Server) -> None:
 def test_the_spans_of_a_prompt_count_as_memory() -> None:
     """A short word found a hundred thousand times in a small body is refused for a prompt, as it is for a search."""
     with Server("--max-buffered-bytes", "48MiB", program=HALF_SCRIPTED) as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         for n_words, status in ((1000, 200), (100_000, 413)):
             asked = {"question": "cat", "chunk_txts": ["cat " * n_words]}
             assert server.call("POST", "/prompt", asked, KEYED).status == status
@@ -123,7 +123,7 @@ def test_the_spans_of_a_prompt_count_as_memory() -> None:
 def impatient() -> Iterator[Server]:
     """A server that waits for 2 seconds until an answer is read."""
     with Server("--write-timeout-s", "2", "--rate-limit", "off") as started:
-        assert eventually(lambda: started.call("GET", "/health").status == 200)
+        assert eventually(started.is_healthy)
         yield started
 
 

@@ -39,7 +39,7 @@ def small() -> Iterator[Server]:
     """A server with little memory for bodies."""
     limits = ("--max-body-bytes", "8MiB", "--max-buffered-bytes", "32MiB", "--search-threads", "1")
     with Server(*limits, "--rate-limit", "off") as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         yield server
 
 
@@ -160,7 +160,7 @@ def test_spans_take_no_more_than_any_search(path: str) -> None:
     with Server(
         "--rate-limit", "off", "--max-buffered-bytes", "128MiB", program=HALF_SCRIPTED
     ) as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         before_kb = peak_kb(server)
         answer = server.call(
             "POST", path, body, {**KEYED, "Content-Encoding": "gzip"}, timeout_s=300

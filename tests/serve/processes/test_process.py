@@ -74,7 +74,7 @@ def test_sigterm_lets_running_work_finish() -> None:
         Held() as searching,
         Held() as generating,
     ):
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         search = pool.submit(server.search, searching.search)
         generation = pool.submit(server.generate, {"text": generating.words, "max_tokens": 100})
         assert eventually(lambda: searching.has_begun() and generating.has_begun())
@@ -97,7 +97,7 @@ def test_sigterm_lets_running_work_finish() -> None:
 def test_a_terminal_that_is_closed_ends_the_server_in_order(workers: str) -> None:
     """SIGHUP goes to every process, as from a terminal; what runs is finished and answered, and the status is 0."""
     with ThreadPoolExecutor(1) as pool, Server("--workers", workers) as server, Held() as searching:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         search = pool.submit(server.search, searching.search)
         assert eventually(searching.has_begun)
         spawned = (
@@ -130,7 +130,7 @@ def test_the_drain_has_a_limit() -> None:
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(3))
         server = stack.enter_context(Server("--drain-timeout-s", "0.3"))
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         searching, generating, streaming = held = [stack.enter_context(Held()) for _ in range(3)]
         stuck = pool.submit(outcome, server, "/search", searching.search)
         endless = pool.submit(
@@ -305,7 +305,7 @@ def test_repeated_chunks_are_found_in_the_cache(unusual: Server) -> None:
 def test_shutdown_answers_connections_in_the_backlog() -> None:
     """Connections that were begun before SIGTERM, and not accepted yet, have their requests answered or refused."""
     with Server() as server, ExitStack() as stack:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         idle = stack.enter_context(server.raw())
         idle.sendall(request_bytes("GET", "/docs"))
         while not idle.recv(1 << 20).endswith(b"</html>\n"):

@@ -49,7 +49,7 @@ def several(loading: Held, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("temporary")
     flags = ("--workers", "2", "--rate-limit", "off", "--model", loading.words)
     with Server(*flags, TMPDIR=str(folder)) as server:
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         # A killed supervisor left its folder; without the folder dead workers could not be
         # replaced.
         folder.rmdir()
@@ -206,7 +206,7 @@ def test_killed_model_process_is_replaced_during_searches(several: Server, loadi
         assert not waiting.done()
         loading.let_go()
         assert waiting.result().status == 200
-    assert eventually(lambda: several.call("GET", "/health").status == 200)
+    assert eventually(several.is_healthy)
     assert several.generate({"text": "x", "max_tokens": 1}).status == 200
 
 
@@ -222,7 +222,7 @@ def test_stream_ends_when_model_process_is_killed(several: Server) -> None:
         received += read_all(sock)
     assert received.count(b"HTTP/1.1 ") == 1
     assert not received.endswith(b"0\r\n\r\n")
-    assert eventually(lambda: several.call("GET", "/health").status == 200)
+    assert eventually(several.is_healthy)
 
 
 class Process:
@@ -321,7 +321,7 @@ def test_sigterm_drains_every_process() -> None:
         server = stack.enter_context(
             Server("--workers", "2", "--search-threads", "2", "--drain-timeout-s", "600")
         )
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         children = server.has_children()
         *searching, generating = held = [stack.enter_context(Held()) for _ in range(3)]
         searches = [pool.submit(server.search, one.search) for one in searching]
@@ -343,7 +343,7 @@ def test_every_processs_drain_has_a_limit() -> None:
         Server("--workers", "2", "--drain-timeout-s", "0.3") as server,
         Held() as generating,
     ):
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         children = server.has_children()
         cut = pool.submit(server.generate, {"text": generating.words, "max_tokens": 100})
         assert eventually(generating.has_begun)
@@ -360,7 +360,7 @@ def test_workers_do_not_outlive_their_supervisor() -> None:
         Server("--workers", "2", "--drain-timeout-s", "600") as server,
         Held() as searching,
     ):
-        assert eventually(lambda: server.call("GET", "/health").status == 200)
+        assert eventually(server.is_healthy)
         children = pids(server, "front") + pids(server, "model")
         search = pool.submit(server.search, searching.search)
         assert eventually(searching.has_begun)
