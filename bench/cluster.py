@@ -132,8 +132,8 @@ def changing(record: Record, chunks: list[str], rounds: int) -> None:
     from relevance_gen.cluster.actors import get
 
     with (
-        tempfile.TemporaryDirectory() as place,
-        ClusterIndex(chunks, place=place, n_shards=N_SHARDS) as index,
+        tempfile.TemporaryDirectory() as location,
+        ClusterIndex(chunks, location=location, n_shards=N_SHARDS) as index,
     ):
         query = queries(1)[0]
         expected = index.search(query)
@@ -142,9 +142,9 @@ def changing(record: Record, chunks: list[str], rounds: int) -> None:
         note(record, "a durable change", "add a chunk", added)
         note(record, "a durable change", "remove a chunk", removed)
         index.compact()
-        sizes = {path.name: path.stat().st_size for path in Path(place).iterdir()}
+        sizes = {path.name: path.stat().st_size for path in Path(location).iterdir()}
         index.add(["one more chunk"])
-        new = [path for path in Path(place).iterdir() if path.name not in sizes]
+        new = [path for path in Path(location).iterdir() if path.name not in sizes]
         n_bytes = sum(path.stat().st_size for path in new)
         record.add("a durable change", "bytes written by an add", n_bytes, "bytes")
         waited = []

@@ -13,7 +13,7 @@ CHUNKS = [
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        with ClusterIndex(CHUNKS, place=folder, n_shards=2) as index:
+        with ClusterIndex(CHUNKS, location=folder, n_shards=2) as index:
             index.add(["A cat and a dog can be friends."])
             print(index.search("Why do cats purr?"))
         with ClusterIndex.load(folder) as index:

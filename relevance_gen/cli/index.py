@@ -38,15 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Exit status: 0 if all files are indexed, 2 on errors."
     add_paths(parser, "files of records (.jsonl, .ndjson, also .gz and .zst; .parquet), or ")
     target = parser.add_mutually_exclusive_group(required=True)
-    place: dict[str, Any] = {"type": not_empty, "metavar": "INDEX"}
+    location: dict[str, Any] = {"type": not_empty, "metavar": "INDEX"}
     add_rows(
         target,
         (
             "--save",
-            place,
+            location,
             "write an index to a file, a folder or an address; replaces only an index",
         ),
-        ("--add", place, "add the chunks to an index in a folder or at an address"),
+        ("--add", location, "add the chunks to an index in a folder or at an address"),
     )
     field: dict[str, Any] = {"metavar": "FIELD"}
     add_rows(
@@ -91,11 +91,11 @@ def run(args: argparse.Namespace) -> int:
     reader = file_reader(args, status)
     is_records = _has_records(args, paths)
     source: Iterable[Any] = map(Path, paths) if is_records else reader.read(paths)
-    place = args.add or args.save
+    location = args.add or args.save
     try:
         with load_models(args) as models:
             progress = _BuildProgress(status, reader, is_records, models.encoder is not None)
-            n_chunks = _write(args, place, source, models, progress)
+            n_chunks = _write(args, location, source, models, progress)
     except InvalidRequestError as error:
         if error.field != "path":
             raise error.with_field_names({'blank="skip"': "--skip-blank"}) from None
@@ -103,19 +103,21 @@ def run(args: argparse.Namespace) -> int:
     except IndexFormatError:
         raise
     except OSError as error:
-        raise InvalidRequestError(f"{error.filename or place}: {error.strerror or error}") from None
+        raise InvalidRequestError(
+            f"{error.filename or location}: {error.strerror or error}"
+        ) from None
     finally:
         status.clear()
     origin = describe_origin(paths, reader)
     if is_records:
         origin = paths[0] if len(paths) == 1 else pluralize(len(paths), "file")
-    sys.stdout.write(f"{place}: {pluralize(n_chunks, 'chunk')} of {origin}\n")
+    sys.stdout.write(f"{location}: {pluralize(n_chunks, 'chunk')} of {origin}\n")
     return FAILED if reader.failed else FOUND
 
 
 def _write(
     args: argparse.Namespace,
-    place: str,
+    location: str,
     source: Iterable[Any],
     models: SearchModels,
     progress: _BuildProgress,
@@ -128,11 +130,11 @@ def _write(
         "n_jobs": args.jobs,
         "progress": progress.show,
     }
-    if args.add is not None or "://" in place or Path(place).is_dir():
-        return _write_sharded(args, place, source, records)
+    if args.add is not None or "://" in location or Path(location).is_dir():
+        return _write_sharded(args, location, source, records)
     index = ChunkIndex.build(
         source,
-        place,
+        location,
         weighting=args.weighting,
         encoder=models.encoder,
         encoding=args.encoding,
@@ -142,7 +144,7 @@ def _write(
 
 
 def _write_sharded(
-    args: argparse.Namespace, place: str, source: Iterable[Any], records: dict[str, Any]
+    args: argparse.Namespace, location: str, source: Iterable[Any], records: dict[str, Any]
 ) -> int:
     """Build an index in a folder or at an address, or add to it; return the number of chunks."""
     from relevance_gen.shards.sharded_index import ShardedIndex
@@ -152,16 +154,16 @@ def _write_sharded(
         rule = "cannot be used: an index in a folder or at an address stores no vectors"
         raise InvalidRequestError(rule, "--encoder")
     if args.add is not None:
-        index = ShardedIndex.open(place, encoding=args.encoding)
+        index = ShardedIndex.open(location, encoding=args.encoding)
         return len(index.add_source(source, **records))
-    folder = Path(place)
-    if "://" not in place and any(folder.iterdir()) and not holds_index(folder):
+    folder = Path(location)
+    if "://" not in location and any(folder.iterdir()) and not holds_index(folder):
         raise InvalidRequestError.must_be(
-            "--save", "a new file, an index or an empty folder", place
+            "--save", "a new file, an index or an empty folder", location
         )
     return len(
         ShardedIndex.build(
-            source, place, weighting=args.weighting, encoding=args.encoding, **records
+            source, location, weighting=args.weighting, encoding=args.encoding, **records
         )
     )
 

@@ -96,7 +96,7 @@ class IndexWriter:
         self._editor = editor
 
     def create(self, shards: Sequence[ShardRecord]) -> IndexVersion:
-        """Publish an index of these shards, which replaces an index at the same place."""
+        """Publish an index of these shards, which replaces an index at the same location."""
         counter = self._writer.counter
         while True:
             newest = self._versions.begin()
@@ -212,7 +212,7 @@ class IndexWriter:
 
         self._change(replace_shards)
         if not is_published:
-            ObjectStore(self._versions.place).remove([merged.file.name])
+            ObjectStore(self._versions.location).remove([merged.file.name])
         return is_published
 
     def _change(self, make: Callable[[IndexVersion], IndexVersion | None]) -> IndexVersion:
@@ -230,7 +230,7 @@ class IndexWriter:
             newest = self._versions.begin()
             before = newest.version
             if before is None:
-                raise IndexFormatError(f"{self._versions.place} holds no saved index any more")
+                raise IndexFormatError(f"{self._versions.location} holds no saved index any more")
             self._check_unchanged_settings(before)
             version = make(before)
             if version is None:
@@ -247,21 +247,21 @@ class IndexWriter:
         current = (version.weighting, version.fingerprint)
         if current != (writer.weighting, writer.counter.fingerprint):
             raise IndexConflictError(
-                f"{self._versions.place} was replaced by an index with another weighting or "
+                f"{self._versions.location} was replaced by an index with another weighting or "
                 "encoding; open it again"
             )
 
 
-def copy_version(source: VersionStore, version: IndexVersion, place: str) -> IndexVersion:
-    """Copy a version of an index to another place and replace the index there.
+def copy_version(source: VersionStore, version: IndexVersion, location: str) -> IndexVersion:
+    """Copy a version of an index to another location and replace the index there.
 
-    Return the version at the other place.
+    Return the version at the other location.
 
     Raises:
         IndexConflictError: another writer has changed the index there meanwhile.
         OSError: a file cannot be read or written.
     """
-    target = VersionStore(place)
+    target = VersionStore(location)
     target.files.make_folder()
     newest = target.begin()
     present = {} if newest.version is None else newest.version.files

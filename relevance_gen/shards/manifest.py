@@ -210,28 +210,28 @@ def serialize_pointer(version_name: str) -> bytes:
     return _seal({"version": version_name})
 
 
-def parse_pointer(content: bytes, place: str) -> str:
+def parse_pointer(content: bytes, location: str) -> str:
     """Return the name of the newest version's file, given the content of `index.json`.
 
     Raises:
         IndexFormatError: the content is damaged, or of another program or format; the error names
-            the place.
+            the location.
     """
-    parsed = _unseal(content, POINTER_FILE, place)
+    parsed = _unseal(content, POINTER_FILE, location)
     name = parsed.get("version")
     if not isinstance(name, str) or _VERSION_FILE.fullmatch(name) is None:
-        raise _foreign(f"{POINTER_FILE} names no version", place)
+        raise _foreign(f"{POINTER_FILE} names no version", location)
     return name
 
 
-def parse_version(content: bytes, name: str, place: str) -> IndexVersion:
+def parse_version(content: bytes, name: str, location: str) -> IndexVersion:
     """Return the version that the content of a version's file describes.
 
     Raises:
         IndexFormatError: the content is damaged, or of another program or format; the error names
-            the place.
+            the location.
     """
-    parsed = _unseal(content, name, place)
+    parsed = _unseal(content, name, location)
     del parsed["format"]
     try:
         shards = tuple(
@@ -240,11 +240,11 @@ def parse_version(content: bytes, name: str, place: str) -> IndexVersion:
         )
         version = wire.structure(IndexVersion, {**parsed, "shards": shards, "name": name})
     except (InvalidRequestError, TypeError) as error:
-        raise _foreign(str(error), place) from None
+        raise _foreign(str(error), location) from None
     if int(name.partition("-")[0]) != version.number:
-        raise _foreign(f"{name} has the version number {version.number}", place)
+        raise _foreign(f"{name} has the version number {version.number}", location)
     if version.shards[-1].stop > version.n_positions:
-        raise _foreign("n_positions is too small", place)
+        raise _foreign("n_positions is too small", location)
     return version
 
 
@@ -263,7 +263,7 @@ def _seal(content: dict[str, Any]) -> bytes:
     return unsealed + b',"sha256":"%b"}' % hashlib.sha256(unsealed).hexdigest().encode()
 
 
-def _unseal(content: bytes, name: str, place: str) -> dict[str, Any]:
+def _unseal(content: bytes, name: str, location: str) -> dict[str, Any]:
     """Check the hash and the format of a file; return its other fields with `format`."""
     unsealed, seal = content[:-_SEAL_BYTES], _SEAL.fullmatch(content[-_SEAL_BYTES:])
     sha256 = hashlib.sha256(unsealed).hexdigest().encode()
@@ -271,17 +271,17 @@ def _unseal(content: bytes, name: str, place: str) -> dict[str, Any]:
     try:
         parsed = wire.parse(unsealed + b"}" if is_intact else content)
     except InvalidRequestError as error:
-        raise _foreign(str(error).replace("the body", name), place) from None
+        raise _foreign(str(error).replace("the body", name), location) from None
     if not isinstance(parsed, dict):
-        raise _foreign(f"{name} must be an object", place)
+        raise _foreign(f"{name} must be an object", location)
     if parsed.get("format") != _FORMAT:
         found = shorten(describe(parsed.get("format")))
-        message = f"{place} has format {found}; this version reads format {_FORMAT}"
+        message = f"{location} has format {found}; this version reads format {_FORMAT}"
         raise IndexFormatError(f"{message}: build the index again")
     if not is_intact:
-        raise _foreign(f"{name} is damaged: its checksum does not match", place)
+        raise _foreign(f"{name} is damaged: its checksum does not match", location)
     return parsed
 
 
-def _foreign(reason: str, place: str) -> IndexFormatError:
-    return IndexFormatError(f"{place} holds no index that this library wrote: {reason}")
+def _foreign(reason: str, location: str) -> IndexFormatError:
+    return IndexFormatError(f"{location} holds no index that this library wrote: {reason}")

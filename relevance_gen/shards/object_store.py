@@ -262,16 +262,16 @@ def file_system(address: str) -> tuple[Any, str]:
     return opened
 
 
-def as_address(place: object) -> str:
+def as_address(location: object) -> str:
     """Return a path as an absolute path, and an address unchanged, for any process of this machine.
 
     Raises:
         InvalidRequestError: it is neither a path nor an address.
     """
-    if not isinstance(place, str | PathLike) or not os.fspath(place):
+    if not isinstance(location, str | PathLike) or not os.fspath(location):
         allowed = "the path of a folder, or an address such as s3://bucket/index"
-        raise InvalidRequestError.must_be("place", allowed, place)
-    address = str(os.fspath(place)).removeprefix("file://")
+        raise InvalidRequestError.must_be("location", allowed, location)
+    address = str(os.fspath(location)).removeprefix("file://")
     return address if "://" in address else str(Path(address).absolute())
 
 

@@ -42,10 +42,10 @@ class ShardWriter:
     """Writes the shards of an index to new files.
 
     Args:
-        place: a path or an address, as `as_address` returns it.
+        location: a path or an address, as `as_address` returns it.
     """
 
-    place: str
+    location: str
     weighting: WeightingName
     counter: TokenCounter
 
@@ -67,11 +67,11 @@ class ShardWriter:
             n_context_tokens=built.n_tokens,
         )
         name = new_name("shard")
-        if "://" in self.place:
+        if "://" in self.location:
             content = storage.to_bytes(saved)
-            ObjectStore(self.place).write(name, content)
+            ObjectStore(self.location).write(name, content)
             return self._record(StoredFile.of(name, content), saved, first)
-        path = Path(self.place, name)
+        path = Path(self.location, name)
         storage.write(path, saved)
         file = StoredFile.of(name, np.memmap(path, np.uint8, "r").data)
         return self._record(file, saved, first)
@@ -84,7 +84,7 @@ class ShardWriter:
             first: position in the index of the shard's first chunk.
         """
         name = new_name("shard")
-        ObjectStore(self.place).upload(path, name)
+        ObjectStore(self.location).upload(path, name)
         file = StoredFile.of(name, np.memmap(path, np.uint8, "r").data)
         return self._record(file, storage.read(path, check=False), first)
 
@@ -113,7 +113,7 @@ class ShardWriter:
             content = io.BytesIO()
             np.savez(content, **arrays)
             name = new_name("statistics")
-            ObjectStore(self.place).write(name, content.getvalue())
+            ObjectStore(self.location).write(name, content.getvalue())
             statistics_file = StoredFile.of(name, content.getvalue())
         return evolve(
             record,
@@ -140,14 +140,14 @@ class ShardOpener:
     """Opens the shards of an index. A file that is open already is not read again.
 
     Args:
-        place: a path or an address, as `as_address` returns it.
+        location: a path or an address, as `as_address` returns it.
         cache: a folder of this machine for the files of a remote index; None reads them into
             memory.
     """
 
-    def __init__(self, place: str, cache: ShardCache | None = None) -> None:
-        self._place = place
-        self._cache = cache if "://" in place else None
+    def __init__(self, location: str, cache: ShardCache | None = None) -> None:
+        self._location = location
+        self._cache = cache if "://" in location else None
         self._files: dict[str, Segment] = {}
         self._segments: dict[ShardRecord, Segment] = {}
 
@@ -163,13 +163,13 @@ class ShardOpener:
         files = [shard.file for shard in shards]
         with ExitStack() as stack:
             paths: Mapping[str, Path] = {}
-            is_local = "://" not in self._place
+            is_local = "://" not in self._location
             if is_local or self._cache is not None:
                 check_open_files(len(files))
             if is_local:
-                paths = {file.name: Path(self._place, file.name) for file in files}
+                paths = {file.name: Path(self._location, file.name) for file in files}
             elif self._cache is not None:
-                paths = self._cache.fetch(self._place, files, stack)
+                paths = self._cache.fetch(self._location, files, stack)
             segments = []
             for shard in shards:
                 if shard not in self._segments:
@@ -192,7 +192,7 @@ class ShardOpener:
         if name in self._files:
             return self._files[name]
         if path is None:
-            content = ObjectStore(self._place).read_all(name)
+            content = ObjectStore(self._location).read_all(name)
             shard.file.check(content)
             saved = storage.from_bytes(content, name)
         else:

@@ -42,12 +42,12 @@ T = TypeVar("T")
 
 
 class VersionReader:
-    """Opens versions of the index at one place.
+    """Opens versions of the index at one location.
 
     Shards that versions have in common are opened once.
 
     Args:
-        place: a path or an address.
+        location: a path or an address.
         encoding: as for `relevance_gen.ChunkIndex.load`.
         cache: a folder of this machine for the shards of a remote index; None reads them into
             memory.
@@ -55,13 +55,13 @@ class VersionReader:
 
     def __init__(
         self,
-        place: str | PathLike[str],
+        location: str | PathLike[str],
         encoding: Encoding | None = None,
         cache: ShardCache | None = None,
     ) -> None:
-        self.place = as_address(place)
-        self.versions = VersionStore(self.place)
-        self.opener = ShardOpener(self.place, cache)
+        self.location = as_address(location)
+        self.versions = VersionStore(self.location)
+        self.opener = ShardOpener(self.location, cache)
         self.encoding = encoding
         self._opening = threading.Lock()
         forks.register(self)
@@ -76,7 +76,7 @@ class VersionReader:
         Raises:
             InvalidRequestError: this reader's encoding differs from the version's encoding.
         """
-        return counter_of_saved(version.encoding, version.fingerprint, self.encoding, self.place)
+        return counter_of_saved(version.encoding, version.fingerprint, self.encoding, self.location)
 
     def open(self, version: IndexVersion) -> ChunkIndex:
         """Return an index of the chunks of a version, which does not change when the files do.
@@ -141,8 +141,8 @@ class ShardedIndex(MutableIndex):
 
     def __init__(self, reader: VersionReader, version: IndexVersion) -> None:
         counter = reader.counter(version)
-        shard_writer = ShardWriter(reader.place, version.weighting, counter)
-        editor = LocalShardEditor(ShardOpener(reader.place), shard_writer)
+        shard_writer = ShardWriter(reader.location, version.weighting, counter)
+        editor = LocalShardEditor(ShardOpener(reader.location), shard_writer)
         self._reader = reader
         self._shard_writer = shard_writer
         self._counter = counter
@@ -158,7 +158,7 @@ class ShardedIndex(MutableIndex):
     @classmethod
     def open(
         cls,
-        place: str | PathLike[str],
+        location: str | PathLike[str],
         *,
         encoding: Encoding | None = None,
         cache: ShardCache | None = None,
@@ -166,7 +166,7 @@ class ShardedIndex(MutableIndex):
         """Open an index.
 
         Args:
-            place: the path of a folder, or an address that `fsspec` supports, such as
+            location: the path of a folder, or an address that `fsspec` supports, such as
                 ``s3://bucket/index``.
             encoding: the encoding of the index; required only if it is neither the embedded
                 encoding nor a published encoding.
@@ -175,40 +175,40 @@ class ShardedIndex(MutableIndex):
 
         Raises:
             IndexFormatError: the index is missing or damaged.
-            InvalidRequestError: the place is not an address, or the index has another encoding.
+            InvalidRequestError: the location is not an address, or the index has another encoding.
             OSError: the store does not answer.
         """
-        reader = VersionReader(place, encoding, cache)
+        reader = VersionReader(location, encoding, cache)
         return cls(reader, reader.versions.read())
 
     @classmethod
     def build(
         cls,
         source: Source,
-        place: str | PathLike[str],
+        location: str | PathLike[str],
         *,
         weighting: WeightingName = "pivoted",
         encoding: Encoding | None = None,
         **options: Any,
     ) -> Self:
-        """Build an index, which replaces an index at the same place, and open it.
+        """Build an index, which replaces an index at the same location, and open it.
 
         Args:
             source: as for `relevance_gen.ChunkIndex.build`.
-            place: as for `open`; a folder is created if it does not exist.
+            location: as for `open`; a folder is created if it does not exist.
             weighting: as for `relevance_gen.ChunkIndex`.
             encoding: as for `relevance_gen.ChunkIndex`.
             **options: ``text``, ``title``, ``blank``, ``n_jobs``, ``memory_bytes`` and
                 ``progress``, as for `relevance_gen.ChunkIndex.build`.
 
         Raises:
-            IndexFormatError: the place has an `index.json` of another program.
+            IndexFormatError: the location has an `index.json` of another program.
             InvalidRequestError: an argument or a chunk is invalid.
             OSError: the source cannot be read, or the store does not answer.
         """
-        reader = VersionReader(place, encoding)
+        reader = VersionReader(location, encoding)
         shard_writer = ShardWriter(
-            reader.place, weighting_named(weighting).name, token_counter(encoding)
+            reader.location, weighting_named(weighting).name, token_counter(encoding)
         )
         reader.versions.files.make_folder()
         reader.versions.begin()  # refuse another program's file before the index is built

@@ -60,15 +60,15 @@ class Newest:
 
 
 class VersionStore:
-    """The versions of the index at one place.
+    """The versions of the index at one location.
 
     Args:
-        place: a path or an address, as `as_address` returns it.
+        location: a path or an address, as `as_address` returns it.
     """
 
-    def __init__(self, place: str) -> None:
-        self.place = place
-        self.files = ObjectStore(place)
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self.files = ObjectStore(location)
         self._last: IndexVersion | None = None
 
     def read(self) -> IndexVersion:
@@ -81,10 +81,10 @@ class VersionStore:
         try:
             pointer = self.files.read(POINTER_FILE)
         except NotADirectoryError:
-            message = f"{self.place} is a file and not the folder of an index"
+            message = f"{self.location} is a file and not the folder of an index"
             raise IndexFormatError(f"{message}; ChunkIndex.load opens files") from None
         except FileNotFoundError:
-            message = f"{self.place} holds no saved index: it has no {POINTER_FILE}"
+            message = f"{self.location} holds no saved index: it has no {POINTER_FILE}"
             raise IndexFormatError(message) from None
         return self._version_of(pointer)
 
@@ -96,7 +96,7 @@ class VersionStore:
             IndexFormatError: the file is damaged or of another format.
         """
         content = self.files.read(name)
-        return parse_version(content, name, self.place)
+        return parse_version(content, name, self.location)
 
     def begin(self) -> Newest:
         """Begin a change: return the newest version, to pass it to `publish`."""
@@ -131,7 +131,7 @@ class VersionStore:
         self.files.write(name, content)
         if not self.files.replace(POINTER_FILE, serialize_pointer(name), newest.pointer):
             self.files.remove([name])
-            raise IndexConflictError(f"{self.place} was changed by another writer")
+            raise IndexConflictError(f"{self.location} was changed by another writer")
         self._last = version
         with suppress(OSError):  # a later change removes the remaining files
             self.files.remove(expected.keys() - retained.keys())
@@ -143,7 +143,7 @@ class VersionStore:
         Args:
             pointer: the content of `index.json`.
         """
-        name = parse_pointer(pointer, self.place)
+        name = parse_pointer(pointer, self.location)
         last = self._last
         if last is not None and last.name == name:
             return last
@@ -152,7 +152,7 @@ class VersionStore:
         except FileNotFoundError:
             if self.files.read(POINTER_FILE) != pointer:  # it was replaced meanwhile
                 return self.read()
-            raise IndexFormatError(f"{self.place} is incomplete: {name} is missing") from None
+            raise IndexFormatError(f"{self.location} is incomplete: {name} is missing") from None
         return self._last
 
     def _replaced_files(

@@ -199,14 +199,14 @@ class ContentPart:
         kind: the type of the part.
         text: the text or reasoning; for a tool call its arguments as JSON, which is incomplete if
             the turn was cut off.
-        place: index of the part in the turn, from 0.
+        index: index of the part in the turn, from 0.
         name: the name of the called tool; empty for other kinds.
         id: identifier of a tool call, to which the tool's result refers; empty for other kinds.
     """
 
     kind: PartKind
     text: str
-    place: int = 0
+    index: int = 0
     name: str = ""
     id: str = ""
 

@@ -228,7 +228,7 @@ def test_unavailable_store_leaves_the_known_version(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the store does not answer, the open version is searched, and `stats` has the reason."""
-    with ClusterIndex(texts(20), place=tmp_path) as index:
+    with ClusterIndex(texts(20), location=tmp_path) as index:
         expected = index.search(QUERIES)
 
         def fail(*_: Any, **__: Any) -> Any:
@@ -242,7 +242,7 @@ def test_unavailable_store_leaves_the_known_version(
 
 def test_changed_files_are_read_again(cluster: Any, tmp_path: Path) -> None:
     """If another process replaces the index and removes its old files, a search finds the new version."""
-    with ClusterIndex(["cats purr"], place=tmp_path) as index:
+    with ClusterIndex(["cats purr"], location=tmp_path) as index:
         old = list(tmp_path.glob("*.shard"))
         ShardedIndex.build(["cats sleep"], tmp_path)
         for path in old:
@@ -260,7 +260,10 @@ def test_changed_files_are_read_again(cluster: Any, tmp_path: Path) -> None:
 
 def test_full_disk_fails_the_change(cluster: Any, tmp_path: Path) -> None:
     """If a shard cannot be written, `add` fails, nothing is added, and the index works afterwards."""
-    with ClusterIndex(["cats purr"], place=tmp_path) as index, pytest.MonkeyPatch.context() as full:
+    with (
+        ClusterIndex(["cats purr"], location=tmp_path) as index,
+        pytest.MonkeyPatch.context() as full,
+    ):
 
         def fail(*_: Any, **__: Any) -> Any:
             raise OSError(28, "No space left on device")
@@ -277,7 +280,7 @@ KILLED = """
 import sys
 from relevance_gen.cluster import ClusterIndex
 index = ClusterIndex(["cats purr"], address=sys.argv[1])
-print(index._place, flush=True)
+print(index._location, flush=True)
 sys.stdin.read()
 """
 

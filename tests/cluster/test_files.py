@@ -114,7 +114,7 @@ def fill(folder: Path) -> list[Any]:
     first, second, third = texts(10, 1), texts(10, 2), texts(10, 3)
     (folder / "b").mkdir(parents=True)
     lines = [
-        {"text": text, "page": place, "metadata": {"by": "us"}} for place, text in enumerate(first)
+        {"text": text, "page": row, "metadata": {"by": "us"}} for row, text in enumerate(first)
     ]
     (folder / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
     table = pyarrow.table({"text": second, "page": list(range(10))})
@@ -125,11 +125,8 @@ def fill(folder: Path) -> list[Any]:
     (folder / "f.ndjson.zst").write_bytes(zstandard.compress(json.dumps(second[0]).encode()))
     (folder / "g.txt.gz").write_bytes(b"left alone")
     return [
-        *(
-            {"text": text, "metadata": {"page": place, "by": "us"}}
-            for place, text in enumerate(first)
-        ),
-        *({"text": text, "metadata": {"page": place}} for place, text in enumerate(second)),
+        *({"text": text, "metadata": {"page": row, "by": "us"}} for row, text in enumerate(first)),
+        *({"text": text, "metadata": {"page": row}} for row, text in enumerate(second)),
         *split("\n\n".join(third)),
         first[0],
         second[0],
@@ -170,11 +167,11 @@ def test_addresses_are_read(tmp_path: Path) -> None:
 RECORDS = [
     {
         "body": body,
-        "head": f"Part {place % 3}" if place % 2 else None,
-        "page": place % 5,
-        "of": {"a": [place]},
+        "head": f"Part {row % 3}" if row % 2 else None,
+        "page": row % 5,
+        "of": {"a": [row]},
     }
-    for place, body in enumerate(texts(60, 7))
+    for row, body in enumerate(texts(60, 7))
 ]
 LINES = b"\xef\xbb\xbf" + "\r\n\n".join(map(json.dumps, RECORDS)).encode()
 
@@ -268,7 +265,7 @@ def test_tables_and_mappings_are_chunks(cluster: Any) -> None:
     ],
 )
 def test_invalid_file_is_named(tmp_path: Path, name: str, content: bytes, said: str) -> None:
-    """The error names the file and the location."""
+    """The error names the file and the row."""
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InvalidRequestError, match=said):
         read(tmp_path)

@@ -38,7 +38,8 @@ def has_page(metadata: Any) -> bool:
 def pair(cluster: Any) -> Iterator[tuple[ClusterIndex, ChunkIndex]]:
     """Give the same chunks to a cluster and to one machine."""
     chunks = [
-        {"text": text, "metadata": {"page": place % 3}} for place, text in enumerate(texts(60))
+        {"text": text, "metadata": {"page": location % 3}}
+        for location, text in enumerate(texts(60))
     ]
     with ClusterIndex(chunks, n_shards=4) as index:
         yield index, ChunkIndex(chunks)
@@ -63,7 +64,12 @@ def test_results_are_those_of_a_chunk_index(
     assert results_of(ours, query, top_n=top_n) == results_of(one, query, top_n=top_n)
     where = data.draw(
         st.sampled_from(
-            [{"page": 1}, {"page": [0, 2]}, [place for place in left if place % 2], has_page]
+            [
+                {"page": 1},
+                {"page": [0, 2]},
+                [location for location in left if location % 2],
+                has_page,
+            ]
         )
     )
     options = {
@@ -175,10 +181,10 @@ def test_empty_index_grows(cluster: Any) -> None:
         (lambda index: index.explain("a", 10**6), "chunk must be"),
         (lambda index: index[10**6], "position must be an integer in"),
         (lambda index: index["a"], "position must be an integer in"),
-        (lambda index: index.save(""), "place must be"),
+        (lambda index: index.save(""), "location must be"),
         (lambda _: ClusterIndex(["a"], n_shards=0), "n_shards must be"),
-        (lambda _: ClusterIndex(["a"], place=7), "place must be"),
-        (lambda _: ClusterIndex(), "chunks must be given, or source or place instead"),
+        (lambda _: ClusterIndex(["a"], location=7), "location must be"),
+        (lambda _: ClusterIndex(), "chunks must be given, or source or location instead"),
         (lambda _: ClusterIndex(["a"], address="ray://there"), "address must be"),
         (lambda _: ClusterIndex(["a"], name=""), "name must be"),
         (lambda _: ClusterIndex(["a"], weighting="bm25"), "weighting must be"),
@@ -243,39 +249,39 @@ def test_saved_index_is_shared(cluster: Any, tmp_path: Path) -> None:
 
 
 def test_index_is_built_at_a_place(cluster: Any, tmp_path: Path) -> None:
-    """With `place`, the index remains after `close`, and building again replaces it."""
+    """With `location`, the index remains after `close`, and building again replaces it."""
     for chunks in (["cats purr"], ["dogs bark", "dogs sleep"]):
-        with ClusterIndex(chunks, place=tmp_path) as index:
+        with ClusterIndex(chunks, location=tmp_path) as index:
             assert len(index) == len(chunks)
         assert len(ShardedIndex.open(tmp_path)) == len(chunks)
-    with ClusterIndex(place=tmp_path) as index:
+    with ClusterIndex(location=tmp_path) as index:
         assert len(index.search("dogs").results) == 2
 
 
 def test_temporary_folder_is_removed(cluster: Any) -> None:
-    """Without `place`, a temporary folder is used until `close`."""
+    """Without `location`, a temporary folder is used until `close`."""
     with ClusterIndex(["cats purr"]) as index:
-        folder = Path(index._place)
+        folder = Path(index._location)
         assert list(folder.glob("*.shard"))
     assert not folder.exists()
     assert not folder.with_name(f"{folder.name}.lock").exists()
 
 
 def test_several_machines_need_a_place(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the nodes have different IP addresses, building without `place` is refused with a remedy."""
+    """If the nodes have different IP addresses, building without `location` is refused with a remedy."""
     nodes = [Node(f"{number}", 1.0, 0.0, f"10.0.0.{number}") for number in range(2)]
     monkeypatch.setattr(cluster_index, "living_nodes", lambda: nodes)
-    message = "place must be given, because the cluster has 2 machines; name a folder that all"
+    message = "location must be given, because the cluster has 2 machines; name a folder that all"
     with pytest.raises(InvalidRequestError, match=message):
         ClusterIndex(["cats purr"])
 
 
 def test_place_that_nodes_do_not_share_is_refused(cluster: Any) -> None:
-    """Each process has its own `memory://`, so it cannot be a place."""
-    with pytest.raises(InvalidRequestError, match="place must be the same folder for all nodes"):
-        ClusterIndex(["cats purr", "dogs bark"], n_shards=2, place="memory://own")
+    """Each process has its own `memory://`, so it cannot be a location."""
+    with pytest.raises(InvalidRequestError, match="location must be the same folder for all nodes"):
+        ClusterIndex(["cats purr", "dogs bark"], n_shards=2, location="memory://own")
     ShardedIndex.build(["cats purr"], "memory://other")
-    with pytest.raises(InvalidRequestError, match="place must be the same folder for all nodes"):
+    with pytest.raises(InvalidRequestError, match="location must be the same folder for all nodes"):
         ClusterIndex.load("memory://other")
 
 
@@ -314,6 +320,6 @@ def test_foreign_folder_is_refused(cluster: Any, tmp_path: Path) -> None:
         ClusterIndex.load(tmp_path)
     for content in ("no JSON", "[]", '{"format": 1}'):
         (tmp_path / "index.json").write_text(content)
-        for call in (ClusterIndex.load, lambda place: ClusterIndex(["a"], place=place)):
+        for call in (ClusterIndex.load, lambda location: ClusterIndex(["a"], location=location)):
             with pytest.raises(IndexFormatError):
                 call(tmp_path)

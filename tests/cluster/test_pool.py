@@ -109,6 +109,8 @@ def test_error_of_a_group_of_shards_is_attributed_to_the_named_shard() -> None:
     request_round._orders = dict.fromkeys(names, ("searcher",))
     attempt = _Attempt(searcher=None, names=names, parts=())
     with pytest.raises(ShardError) as failed:
-        request_round._note_error(attempt, FileNotFoundError(2, "No such file", "/place/b.shard"))
+        request_round._note_error(
+            attempt, FileNotFoundError(2, "No such file", "/location/b.shard")
+        )
     assert failed.value.shard_name == "b.shard"
     assert "a.shard" not in request_round._errors

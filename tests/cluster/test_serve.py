@@ -95,7 +95,8 @@ def test_missing_cluster_is_logged(cluster: Any) -> None:
 def test_two_servers_share_an_index(servers: tuple[Server, Server]) -> None:
     """Servers search a named index with the bits of `ChunkIndex`, and refuse invalid names and positions."""
     chunks = [
-        {"text": text, "metadata": {"page": place % 2}} for place, text in enumerate(texts(30))
+        {"text": text, "metadata": {"page": location % 2}}
+        for location, text in enumerate(texts(30))
     ]
     alone = ChunkIndex(chunks)
     one, other = servers

@@ -38,6 +38,6 @@ def save_shards(
     versions.files.make_folder()
     versions.begin()
     shards = write_shards(address, chunks, n_shards, weighting)
-    writer = ShardWriter(versions.place, weighting, token_counter())
-    editor = LocalShardEditor(ShardOpener(versions.place), writer)
+    writer = ShardWriter(versions.location, weighting, token_counter())
+    editor = LocalShardEditor(ShardOpener(versions.location), writer)
     return IndexWriter(versions, writer, editor).create(shards)

@@ -23,11 +23,11 @@ def store() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture(params=["s3", "file", "memory"])
-def place(request: pytest.FixtureRequest, store: Any, tmp_path: Path) -> str:
-    """Return an empty place in each kind of store."""
-    places = {
+def location(request: pytest.FixtureRequest, store: Any, tmp_path: Path) -> str:
+    """Return an empty location in each kind of store."""
+    locations = {
         "s3": f"s3://corpora/{tmp_path.name}",
         "file": f"file://{tmp_path}",
         "memory": f"memory://{tmp_path.name}",
     }
-    return places[request.param]
+    return locations[request.param]

@@ -19,6 +19,6 @@ def states(index: Any) -> set[str]:
     return {text.split(" sleeps")[0].rpartition(" ")[2] for text in found}
 
 
-def read_states(place: str) -> set[str]:
-    """Return the states that a new reader finds at a place."""
-    return states(ShardedIndex.open(place))
+def read_states(location: str) -> set[str]:
+    """Return the states that a new reader finds at a location."""
+    return states(ShardedIndex.open(location))

@@ -43,8 +43,8 @@ def hashes_in(cache: ShardCache) -> set[str]:
 def test_shard_is_fetched_once(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several readers that open an index at once fetch each block once; later readers do not even hash the files."""
     monkeypatch.setattr(shard_cache, "_BLOCK_BYTES", 1000)
-    place, requested, read = "s3://corpora/once", [], ObjectStore.read
-    version = save_shards(place, state(0, 20), 2)
+    location, requested, read = "s3://corpora/once", [], ObjectStore.read
+    version = save_shards(location, state(0, 20), 2)
 
     def counting(self: ObjectStore, name: str, *args: Any) -> bytes:
         requested.append(name)
@@ -53,19 +53,19 @@ def test_shard_is_fetched_once(store: Any, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(ObjectStore, "read", counting)
     caches = [ShardCache(tmp_path / "cache", 1 << 20) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(texts_of, caches, [place] * 4)) == [state(0, 20)] * 4
+        assert list(pool.map(texts_of, caches, [location] * 4)) == [state(0, 20)] * 4
     for shard in version.shards:
         assert requested.count(shard.file.name) == -(-shard.file.n_bytes // 1000)
     monkeypatch.setattr(hashlib, "file_digest", None)
-    assert texts_of(caches[0], place) == state(0, 20)
+    assert texts_of(caches[0], location) == state(0, 20)
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "removed", "incomplete"])
 def test_damaged_cached_file_is_fetched_again(tmp_path: Path, damage: str) -> None:
     """A cached file that was truncated, changed, removed or only partly fetched is replaced."""
-    place, cache = f"memory://{tmp_path.name}", ShardCache(tmp_path / "cache", 1 << 20)
-    save_shards(place, state(0), 1)
-    texts_of(cache, place)
+    location, cache = f"memory://{tmp_path.name}", ShardCache(tmp_path / "cache", 1 << 20)
+    save_shards(location, state(0), 1)
+    texts_of(cache, location)
     (path,) = cache.folder.glob("*.shard")
     content = path.read_bytes()
     half = len(content) // 2
@@ -79,39 +79,39 @@ def test_damaged_cached_file_is_fetched_again(tmp_path: Path, damage: str) -> No
         case "incomplete":
             path.write_bytes(content[:half] + bytes(len(content) - half))
             os.utime(path, ns=(0, shard_cache._INCOMPLETE_NS))
-    assert texts_of(cache, place) == state(0)
+    assert texts_of(cache, location) == state(0)
     assert path.read_bytes() == content
 
 
 def test_damaged_shard_in_the_store_is_refused(tmp_path: Path) -> None:
     """A shard whose content has another hash is refused each time; bytes after its end are not fetched."""
-    place, cache = f"memory://{tmp_path.name}", ShardCache(tmp_path / "cache", 1 << 20)
-    (shard,) = save_shards(place, state(0), 1).shards
+    location, cache = f"memory://{tmp_path.name}", ShardCache(tmp_path / "cache", 1 << 20)
+    (shard,) = save_shards(location, state(0), 1).shards
     name = shard.file.name
-    content = ObjectStore(place).read_all(name)
-    ObjectStore(place).write(name, content + b"x")
-    assert texts_of(cache, place) == state(0)
+    content = ObjectStore(location).read_all(name)
+    ObjectStore(location).write(name, content + b"x")
+    assert texts_of(cache, location) == state(0)
     next(cache.folder.glob("*.shard")).unlink()
     for damaged in (content[:100], bytes(len(content))):
-        ObjectStore(place).write(name, damaged)
+        ObjectStore(location).write(name, damaged)
         for _ in range(2):
             with pytest.raises(IndexFormatError, match="checksum does not match"):
-                texts_of(cache, place)
+                texts_of(cache, location)
 
 
 @pytest.mark.parametrize("difference", ["size", "store", "name"])
 def test_file_in_use_is_not_changed_by_another_manifest(tmp_path: Path, difference: str) -> None:
     """A manifest with another size, store or file name for the same hash does not touch a file that is in use."""
-    place, other = f"memory://{tmp_path.name}/one", f"memory://{tmp_path.name}/other"
+    location, other = f"memory://{tmp_path.name}/one", f"memory://{tmp_path.name}/other"
     cache = ShardCache(tmp_path / "cache", 1 << 20)
-    (shard,) = save_shards(place, state(0), 1).shards
-    used = open_cached(cache, place)
+    (shard,) = save_shards(location, state(0), 1).shards
+    used = open_cached(cache, location)
     before = {path: path.read_bytes() for path in cache.folder.glob("*.shard")}
-    address, file = place, shard.file
+    address, file = location, shard.file
     if difference == "size":
         file = evolve(file, n_bytes=1)
     else:
-        address = other if difference == "store" else place
+        address = other if difference == "store" else location
         file = file if difference == "store" else evolve(file, name=f"{7:016x}.shard")
         ObjectStore(address).write(file.name, bytes(file.n_bytes))
         for path in before:  # another process began to fetch it before it was complete
@@ -124,38 +124,38 @@ def test_file_in_use_is_not_changed_by_another_manifest(tmp_path: Path, differen
 
 def test_shard_of_another_index_is_refused(tmp_path: Path) -> None:
     """A shard with another number of positions or another weighting than in the version is refused."""
-    place, cache = f"memory://{tmp_path.name}", ShardCache(tmp_path / "cache", 1 << 20)
-    version = save_shards(place, state(0), 2)
+    location, cache = f"memory://{tmp_path.name}", ShardCache(tmp_path / "cache", 1 << 20)
+    version = save_shards(location, state(0), 2)
     first, second = version.shards
     longer = evolve(version, n_positions=9, shards=(first, evolve(second, stop=9)))
     for wrong in (longer, evolve(version, weighting="cosine")):
         with pytest.raises(IndexFormatError, match="is not the file that belongs to this index"):
-            VersionReader(place, cache=cache).open(wrong)
+            VersionReader(location, cache=cache).open(wrong)
 
 
 def test_last_version_is_known_while_its_files_are_cached(tmp_path: Path) -> None:
     """The version that was opened last is returned until any of its files is removed."""
-    place, cache = f"memory://{tmp_path.name}", ShardCache(tmp_path / "cache", 1 << 20)
-    version = save_shards(place, state(0), 2)
-    assert cache.last_version(place) is None
-    texts_of(cache, place)
-    cache.remember(place, version)
-    cached = cache.last_version(place)
+    location, cache = f"memory://{tmp_path.name}", ShardCache(tmp_path / "cache", 1 << 20)
+    version = save_shards(location, state(0), 2)
+    assert cache.last_version(location) is None
+    texts_of(cache, location)
+    cache.remember(location, version)
+    cached = cache.last_version(location)
     assert cached is not None
     assert cached.version == version
-    assert states(VersionReader(place, cache=cache).open(cached.version)) == {"0"}
+    assert states(VersionReader(location, cache=cache).open(cached.version)) == {"0"}
     next(cache.folder.glob("*.shard")).unlink()
-    assert cache.last_version(place) is None
+    assert cache.last_version(location) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12))
 def test_cache_never_exceeds_its_limit(steps: list[tuple[int, bool]]) -> None:
     """In any order of opening and releasing, files in use remain, and indexes that do not fit are refused."""
-    places = [f"memory://limit/{number}" for number in range(4)]
-    for number, place in enumerate(places):
-        if not ObjectStore(place).list_names():
-            save_shards(place, state(number), 1)
-    shards = [VersionReader(place).versions.read().shards[0] for place in places]
+    locations = [f"memory://limit/{number}" for number in range(4)]
+    for number, location in enumerate(locations):
+        if not ObjectStore(location).list_names():
+            save_shards(location, state(number), 1)
+    shards = [VersionReader(location).versions.read().shards[0] for location in locations]
     max_bytes = max(shard.file.n_bytes for shard in shards) * 2
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
@@ -163,9 +163,9 @@ def test_cache_never_exceeds_its_limit(steps: list[tuple[int, bool]]) -> None:
         for number, is_held in steps:
             if sum(shards[one].file.n_bytes for one in {*held, number}) > max_bytes:
                 with pytest.raises(IndexUnavailableError, match="--shard-cache-bytes"):
-                    open_cached(cache, places[number])
+                    open_cached(cache, locations[number])
             else:
-                held[number] = open_cached(cache, places[number])
+                held[number] = open_cached(cache, locations[number])
                 assert [chunk.text for chunk in held[number]] == state(number)
                 if not is_held:
                     del held[number]
@@ -178,8 +178,8 @@ def test_too_many_shards_open_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
     """An index with more shards than this process may open files is refused before any file is opened."""
-    place = f"{scheme}://{tmp_path}/saved"
-    version = save_shards(place, state(0), 2)
+    location = f"{scheme}://{tmp_path}/saved"
+    version = save_shards(location, state(0), 2)
     first = version.shards[0]
     many = []
     for number in range(100_000):
@@ -193,7 +193,7 @@ def test_too_many_shards_open_no_file(
             for _ in range(n_opened):
                 files.enter_context((tmp_path / "any").open("wb"))
             with pytest.raises(IndexUnavailableError) as refused:
-                VersionReader(place, cache=cache).open(wide)
+                VersionReader(location, cache=cache).open(wide)
         message = str(refused.value)
         assert re.search("100,000 shards take 2 open files each.*ulimit -n", message)
         n_free.append(int(re.findall(r"may open ([\d,]+) more", message)[0].replace(",", "")))
@@ -202,23 +202,26 @@ def test_too_many_shards_open_no_file(
     if scheme == "memory":
         small = ShardCache(tmp_path / "small", 99_999)
         with pytest.raises(IndexUnavailableError, match="there is room for 99,999 bytes"):
-            VersionReader(place, cache=small).open(wide)
+            VersionReader(location, cache=small).open(wide)
         assert not [*small.folder.glob("*.shard")]
 
 
 def test_least_recently_used_file_is_removed(tmp_path: Path) -> None:
     """The unused file that was opened last remains; a folder that others may change is refused."""
-    places = [f"memory://{tmp_path.name}/{number}" for number in range(3)]
-    shards = [save_shards(place, state(number), 1).shards[0] for number, place in enumerate(places)]
+    locations = [f"memory://{tmp_path.name}/{number}" for number in range(3)]
+    shards = [
+        save_shards(location, state(number), 1).shards[0]
+        for number, location in enumerate(locations)
+    ]
     n_bytes = max(shard.file.n_bytes for shard in shards)
     cache = ShardCache(tmp_path / "cache", 2 * n_bytes)
     for number in (0, 1, 0, 2):
-        texts_of(cache, places[number])
+        texts_of(cache, locations[number])
     hashes = hashes_in(cache)
     assert [shard.file.sha256 in hashes for shard in shards] == [True, False, True]
     cache.folder.chmod(0o777)
     with pytest.raises(PermissionError, match="others may write"):
-        texts_of(cache, places[2])
+        texts_of(cache, locations[2])
 
 
 def test_open_files_are_not_limited_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,11 +59,11 @@ def test_sharded_index_equals_chunk_index(data: st.DataObject) -> None:
     """For any changes by two writers, results, explanations and chunks have equal bits."""
     weighting = data.draw(st.sampled_from(["pivoted", "cosine"]))
     chunks: list[Any] = [*data.draw(strategies.chunk_lists), *data.draw(titled_chunks), "cats"]
-    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory() as location, pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr(changes, "_MIN_MERGED_SHARDS", data.draw(st.sampled_from([2, 8])))
-        save_shards(place, chunks, data.draw(st.integers(1, 4)), weighting)
-        handles = [ShardedIndex.open(place), ShardedIndex.open(place)]
+        save_shards(location, chunks, data.draw(st.integers(1, 4)), weighting)
+        handles = [ShardedIndex.open(location), ShardedIndex.open(location)]
         expected = ChunkIndex(chunks, weighting=weighting)
         query = data.draw(strategies.queries)
         for _ in range(data.draw(st.integers(1, 4))):
@@ -97,15 +97,15 @@ def test_sharded_index_equals_chunk_index(data: st.DataObject) -> None:
                 assert answers(index, query, where=odd) == answers(expected, query, where=odd)
 
 
-def test_index_works_in_each_storage(place: str, tmp_path: Path) -> None:
+def test_index_works_in_each_storage(location: str, tmp_path: Path) -> None:
     """An index in S3, in a folder and in memory can be built, searched, changed and opened again."""
     expected = ChunkIndex(["cats purr", "dogs bark", "cows moo"])
-    index = ShardedIndex.build(["cats purr", "dogs bark"], place)
+    index = ShardedIndex.build(["cats purr", "dogs bark"], location)
     assert index.add(["cows moo"]) == range(2, 3)
     expected.remove([0])
     assert index.remove([0]) == 1
     cache = ShardCache(tmp_path / "cache", 1 << 20)
-    for opened in (index, ShardedIndex.open(place), ShardedIndex.open(place, cache=cache)):
+    for opened in (index, ShardedIndex.open(location), ShardedIndex.open(location, cache=cache)):
         assert answers(opened, "dogs") == answers(expected, "dogs")
         assert opened.version == 3
         assert opened.n_shards == 2
@@ -117,11 +117,11 @@ def test_index_works_in_each_storage(place: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("scheme", ["s3", "file"])
 def test_concurrent_writers_lose_no_chunk(store: Any, tmp_path: Path, scheme: str) -> None:
     """All chunks of concurrent writers are present at the returned positions."""
-    place = f"s3://corpora/{tmp_path.name}" if scheme == "s3" else str(tmp_path)
-    ShardedIndex.build([], place)
+    location = f"s3://corpora/{tmp_path.name}" if scheme == "s3" else str(tmp_path)
+    ShardedIndex.build([], location)
 
     def add(writer: int) -> dict[int, str]:
-        index = ShardedIndex.open(place)
+        index = ShardedIndex.open(location)
         added = {}
         for number in range(5):
             text = f"cat {number} of writer {writer}"
@@ -133,7 +133,7 @@ def test_concurrent_writers_lose_no_chunk(store: Any, tmp_path: Path, scheme: st
         expected = {}
         for added in pool.map(add, range(3)):
             expected |= added
-    index = ShardedIndex.open(place)
+    index = ShardedIndex.open(location)
     assert [chunk.text for chunk in index] == [expected[position] for position in range(15)]
     assert index.n_shards < 15
 
@@ -195,9 +195,9 @@ def test_unchanged_shards_are_not_fetched_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`refresh` reads only the shards that are new."""
-    place, read, read_all = f"memory://{tmp_path.name}", list[str](), ObjectStore.read_all
-    index = ShardedIndex.build(state(0), place)
-    reader = ShardedIndex.open(place)
+    location, read, read_all = f"memory://{tmp_path.name}", list[str](), ObjectStore.read_all
+    index = ShardedIndex.build(state(0), location)
+    reader = ShardedIndex.open(location)
     index.add(["a cat"])
 
     def counting(self: ObjectStore, name: str) -> bytes:

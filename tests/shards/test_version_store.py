@@ -28,44 +28,44 @@ from tests.serve.shards import save_shards, write_shards
 from tests.shards.states import read_states, state
 
 
-def names_at(place: str) -> set[str]:
-    return set(ObjectStore(place).list_names())
+def names_at(location: str) -> set[str]:
+    return set(ObjectStore(location).list_names())
 
 
-def test_publish_after_another_writer_raises_conflict(place: str) -> None:
+def test_publish_after_another_writer_raises_conflict(location: str) -> None:
     """The second of two writers that began with the same version changes nothing."""
-    save_shards(place, state(0), 2)
-    versions = VersionStore(as_address(place))
+    save_shards(location, state(0), 2)
+    versions = VersionStore(as_address(location))
     newest = versions.begin()
-    save_shards(place, state(1), 2)
+    save_shards(location, state(1), 2)
     assert newest.version is not None
-    shards = tuple(write_shards(place, state(2), 2))
-    names = names_at(place)
+    shards = tuple(write_shards(location, state(2), 2))
+    names = names_at(location)
     with pytest.raises(IndexConflictError, match="was changed by another writer"):
         versions.publish(evolve(newest.version, number=2, shards=shards), newest)
-    assert read_states(place) == {"1"}
-    assert names_at(place) == names
+    assert read_states(location) == {"1"}
+    assert names_at(location) == names
 
 
 def test_publish_during_another_publish_raises_conflict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a store without conditional writes, the writer whose temporary file was removed fails."""
-    place, call = f"memory://{tmp_path.name}", ObjectStore._call
-    first = save_shards(place, state(0), 1)
-    versions = VersionStore(place)
+    location, call = f"memory://{tmp_path.name}", ObjectStore._call
+    first = save_shards(location, state(0), 1)
+    versions = VersionStore(location)
     newest = versions.begin()
 
     def interrupted(self: ObjectStore, method: str, *args: Any, **kwargs: Any) -> Any:
         if method == "mv":
             monkeypatch.undo()
-            ObjectStore(place).remove([args[0].rpartition("/")[2]])
+            ObjectStore(location).remove([args[0].rpartition("/")[2]])
         return call(self, method, *args, **kwargs)
 
     monkeypatch.setattr(ObjectStore, "_call", interrupted)
     with pytest.raises(IndexConflictError):
         versions.publish(evolve(first, number=2), newest)
-    assert read_states(place) == {"0"}
+    assert read_states(location) == {"0"}
 
 
 def test_replace_by_several_writers_loses_no_update(store: Any, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ class Killed(BaseException):
 
 
 def test_writer_killed_at_each_step_leaves_a_complete_version(
-    place: str, monkeypatch: pytest.MonkeyPatch
+    location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Readers find the version before or after, and its files are swept later."""
     call, write, n_left = ObjectStore._call, ObjectStore.write, 0
@@ -113,7 +113,7 @@ def test_writer_killed_at_each_step_leaves_a_complete_version(
     monkeypatch.setattr(version_store, "_RETENTION_S", 0)
     monkeypatch.setattr(version_store, "_UNKNOWN_RETENTION_S", 0)
     monkeypatch.setattr(version_store, "_SWEEP_INTERVAL", 1)
-    save_shards(place, state(0), 2)
+    save_shards(location, state(0), 2)
     expected, step, is_done = {"0"}, 0, False
     while not is_done:
         step += 1
@@ -122,40 +122,40 @@ def test_writer_killed_at_each_step_leaves_a_complete_version(
             patch.setattr(ObjectStore, "write", failing_write)
             n_left = step
             try:
-                save_shards(place, state(step), 2)
+                save_shards(location, state(step), 2)
                 is_done = True
             except Killed:
                 pass
-        found = read_states(place)
+        found = read_states(location)
         assert found in (expected, {str(step)})
         expected = found
     assert step > 5
     assert expected == {str(step)}
     for _ in range(2):  # the first one finds the files, the second one removes them
-        version = save_shards(place, state(99), 2)
+        version = save_shards(location, state(99), 2)
     needed = {"index.json", ".lock", version.name, *version.files}
-    assert {name for name in names_at(place) if not name.startswith("index.json.")} <= needed
+    assert {name for name in names_at(location) if not name.startswith("index.json.")} <= needed
 
 
-def test_replaced_files_remain_for_readers(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_files_remain_for_readers(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of a replaced version are removed by a change after the retention time."""
-    first = save_shards(place, state(0), 1)
+    first = save_shards(location, state(0), 1)
     for number in (1, 2):
-        save_shards(place, state(number), 1)
-        assert names_at(place) >= {first.name, *first.files}
+        save_shards(location, state(number), 1)
+        assert names_at(location) >= {first.name, *first.files}
     monkeypatch.setattr(version_store, "_RETENTION_S", 0)
-    save_shards(place, state(3), 1)
-    assert len([name for name in names_at(place) if name.endswith(".shard")]) == 1
+    save_shards(location, state(3), 1)
+    assert len([name for name in names_at(location) if name.endswith(".shard")]) == 1
 
 
 def test_unpublished_files_of_others_are_not_removed(
-    place: str, monkeypatch: pytest.MonkeyPatch
+    location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that another writer is about to publish survives the sweep."""
     monkeypatch.setattr(version_store, "_SWEEP_INTERVAL", 1)
     monkeypatch.setattr(version_store, "_RETENTION_S", 0)
-    index = ShardedIndex.build(state(0), place)
-    append, other = ShardedIndex.add, ShardedIndex.open(place)
+    index = ShardedIndex.build(state(0), location)
+    append, other = ShardedIndex.add, ShardedIndex.open(location)
     writing = index._shard_writer.write
 
     def write_slowly(*args: Any) -> Any:
@@ -168,7 +168,7 @@ def test_unpublished_files_of_others_are_not_removed(
     monkeypatch.setattr(other, "_shard_writer", _Plain(writing))
     assert index.add(["late cat"]) == range(7, 8)
     assert index[7].text == "late cat"
-    assert ShardedIndex.open(place)[7].text == "late cat"
+    assert ShardedIndex.open(location)[7].text == "late cat"
 
 
 class _Plain:
@@ -191,12 +191,12 @@ def test_lost_response_and_missing_conditions(store: Any, monkeypatch: pytest.Mo
             raise OSError(38, "Function not implemented")
         return call(self, method, *args, **kwargs)
 
-    place = "s3://corpora/lost"
-    save_shards(place, state(0), 1)
+    location = "s3://corpora/lost"
+    save_shards(location, state(0), 1)
     for number, failing in enumerate((losing, lacking), 1):
         monkeypatch.setattr(ObjectStore, "_call", failing)
-        save_shards(place, state(number), 1)
-        assert read_states(place) == {str(number)}
+        save_shards(location, state(number), 1)
+        assert read_states(location) == {str(number)}
 
 
 def resealed(content: bytes, changes: dict[str, Any]) -> bytes:
@@ -217,7 +217,7 @@ def test_foreign_manifests_are_neither_read_nor_replaced(tmp_path: Path) -> None
     foreign.append(resealed(pointer, {"version": f"{2:08}-{7:016x}.version"}))
     for content in foreign:
         path.write_bytes(content)
-        for call in (ShardedIndex.open, lambda place: save_shards(place, state(2), 2)):
+        for call in (ShardedIndex.open, lambda location: save_shards(location, state(2), 2)):
             with pytest.raises(IndexFormatError) as refused:
                 call(str(tmp_path))
             assert len(str(refused.value)) < 1000
@@ -280,14 +280,14 @@ def test_damaged_manifests_are_refused(tmp_path: Path) -> None:
 
 
 def test_version_with_too_many_shards_is_not_published(
-    place: str, monkeypatch: pytest.MonkeyPatch
+    location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A version file that readers would not accept is refused with a remedy; the version before remains."""
-    save_shards(place, state(0), 2)
+    save_shards(location, state(0), 2)
     monkeypatch.setattr(version_store, "MAX_SMALL_BYTES", 1000)
     with pytest.raises(InvalidRequestError, match=r"to name 9 shards.*compact the index"):
-        save_shards(place, state(1, 9), 9)
-    assert read_states(place) == {"0"}
+        save_shards(location, state(1, 9), 9)
+    assert read_states(location) == {"0"}
 
 
 def test_files_of_other_programs_remain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +332,7 @@ def test_unknown_address_is_refused() -> None:
         ShardedIndex.open("nothing://there")
     with pytest.raises(InvalidRequestError, match="with a path after"):
         ShardedIndex.open("s3://")
-    with pytest.raises(InvalidRequestError, match="place must be the path of a folder"):
+    with pytest.raises(InvalidRequestError, match="location must be the path of a folder"):
         ShardedIndex.open("")
 
 

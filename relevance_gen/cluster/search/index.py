@@ -21,7 +21,7 @@ from relevance_gen.checks import check_integer
 from relevance_gen.cluster.connection import check_name, connect
 from relevance_gen.cluster.placing import living_nodes, optional_count
 from relevance_gen.cluster.search import names
-from relevance_gen.cluster.search.names import NamedPlace
+from relevance_gen.cluster.search.names import NamedLocation
 from relevance_gen.cluster.search.pool import (
     SearcherPool,
     ShardError,
@@ -132,7 +132,7 @@ class ClusterIndex(MutableIndex):
 
     Args:
         chunks: as for `relevance_gen.ChunkIndex`.
-        place: a folder that all nodes share, or an address that `fsspec` supports, such as
+        location: a folder that all nodes share, or an address that `fsspec` supports, such as
             ``s3://bucket/index``. An index that is built replaces an index there. Without chunks
             and source, the index there is opened. None uses a temporary folder, if all nodes are on
             one machine.
@@ -169,7 +169,7 @@ class ClusterIndex(MutableIndex):
         self,
         chunks: Iterable[str | Metadata | Chunk] | None = None,
         *,
-        place: str | PathLike[str] | None = None,
+        location: str | PathLike[str] | None = None,
         source: Paths | None = None,
         text: str | None = None,
         title: str = "title",
@@ -182,17 +182,17 @@ class ClusterIndex(MutableIndex):
         encoder: TextEncoder | None = None,
         progress: Progress | bool | None = None,
     ) -> None:
-        _check_arguments(chunks, place, source, title, n_shards, blank, name)
+        _check_arguments(chunks, location, source, title, n_shards, blank, name)
         _check_no_encoder(encoder)
         weighting = weighting_named(weighting).name
         checked = read_chunks(() if chunks is None else chunks, blank=blank, text=text)
-        address_of_place = None if place is None else as_address(place)
+        address_of_location = None if location is None else as_address(location)
         connect(address)
-        self._temporary = _temporary_folder() if address_of_place is None else None
+        self._temporary = _temporary_folder() if address_of_location is None else None
         try:
-            self._begin(address_of_place or str(self._temporary), encoding)
+            self._begin(address_of_location or str(self._temporary), encoding)
             if source is not None or chunks is not None:
-                writer = ShardWriter(self._place, weighting, token_counter(encoding))
+                writer = ShardWriter(self._location, weighting, token_counter(encoding))
                 parts: Sequence[ChunkSource]
                 if source is not None:
                     field = "text" if text is None else text
@@ -209,16 +209,16 @@ class ClusterIndex(MutableIndex):
     @classmethod
     def load(
         cls,
-        place: str | PathLike[str],
+        location: str | PathLike[str],
         *,
         address: str | None = None,
         name: str | None = None,
         encoding: Encoding | None = None,
     ) -> Self:
-        """Open the index at a place; changes of the returned object change the stored index.
+        """Open the index at a location; changes of the returned object change the stored index.
 
         Args:
-            place: as for the class.
+            location: as for the class.
             address: as for the class.
             name: as for the class.
             encoding: the encoding of the index; required only if it is neither the default encoding
@@ -226,10 +226,10 @@ class ClusterIndex(MutableIndex):
 
         Raises:
             IndexFormatError: the index is missing or damaged.
-            InvalidRequestError: an argument is invalid, or the nodes do not share the place.
+            InvalidRequestError: an argument is invalid, or the nodes do not share the location.
             ClusterError: the cluster does not answer, or its nodes have other versions.
         """
-        return cls(place=as_address(place), address=address, name=name, encoding=encoding)
+        return cls(location=as_address(location), address=address, name=name, encoding=encoding)
 
     @classmethod
     def named(cls, name: str, *, address: str | None = None) -> Self:
@@ -248,22 +248,22 @@ class ClusterIndex(MutableIndex):
         named = names.find(name)
         index = cls.__new__(cls)
         index._temporary = None
-        index._begin(named.place, None)
+        index._begin(named.location, None)
         index._name = name
         index._refresh()
         return index
 
     # ── Building and opening ──
 
-    def _begin(self, place: str, encoding: Encoding | None) -> None:
+    def _begin(self, location: str, encoding: Encoding | None) -> None:
         self._is_closed = False
         self._name: str | None = None
-        self._place = place
+        self._location = location
         self._threads = ThreadPoolExecutor(_PARALLEL_SEARCHES, thread_name_prefix="search-cluster")
         if self._temporary is not None:
             atexit.register(self._temporary.remove)
         self._pool = searcher_pool()
-        self._versions = VersionStore(place)
+        self._versions = VersionStore(location)
         self._encoding = encoding
         self._counter: TokenCounter | None = None
         self._collection: RemoteSegments | None = None
@@ -279,7 +279,7 @@ class ClusterIndex(MutableIndex):
         n_chunks: int,
         report: Progress | None,
     ) -> None:
-        """Build a shard of each part on the searchers, and publish them as the index at the place.
+        """Build a shard of each part on the searchers, and publish them as the index there.
 
         Args:
             writer: writes the shards.
@@ -310,7 +310,7 @@ class ClusterIndex(MutableIndex):
             shards.append(evolve(shard, first=first, stop=first + shard.stop))
             first = shards[-1].stop
             if not self._versions.files.exists(shard.file.name):
-                raise _not_shared(self._place)
+                raise _not_shared(self._location)
         self._writer(writer.weighting, writer.counter).create(shards)
 
     def _open(self, name: str | None) -> None:
@@ -328,21 +328,21 @@ class ClusterIndex(MutableIndex):
         except ShardError as error:
             is_missing = isinstance(error.cause, FileNotFoundError)
             if is_missing and self._versions.files.exists(error.shard_name):
-                raise _not_shared(self._place) from None
+                raise _not_shared(self._location) from None
         if name is not None:
-            names.register(name, NamedPlace(self._place, self._temporary is not None))
+            names.register(name, NamedLocation(self._location, self._temporary is not None))
             self._name = name
             if self._temporary is not None:
                 atexit.unregister(self._temporary.remove)
 
     def _writer(self, weighting: WeightingName, counter: TokenCounter) -> IndexWriter:
-        writer = ShardWriter(self._place, weighting, counter)
+        writer = ShardWriter(self._location, weighting, counter)
         return IndexWriter(self._versions, writer, _RemoteShardEditor(self._pool, writer))
 
     def _counter_of(self, version: IndexVersion) -> TokenCounter:
         if self._counter is None or self._counter.fingerprint != version.fingerprint:
             self._counter = counter_of_saved(
-                version.encoding, version.fingerprint, self._encoding, self._place
+                version.encoding, version.fingerprint, self._encoding, self._location
             )
         return self._counter
 
@@ -458,7 +458,7 @@ class ClusterIndex(MutableIndex):
     def _add(self, chunks: Chunks) -> range:
         version = self._refresh().version
         counter = self._counter_of(version)
-        shard_writer = ShardWriter(self._place, version.weighting, counter)
+        shard_writer = ShardWriter(self._location, version.weighting, counter)
         built = build_segment(batches_of(chunks), counter)
 
         def append() -> range:
@@ -472,7 +472,7 @@ class ClusterIndex(MutableIndex):
         counter = self._counter_of(version)
 
         def find_in(version: IndexVersion) -> Offsets:
-            segments = RemoteSegments(self._pool, self._place, version)
+            segments = RemoteSegments(self._pool, self._location, version)
             try:
                 return find_positions(version.n_positions, segments)
             except ShardError as error:
@@ -489,19 +489,19 @@ class ClusterIndex(MutableIndex):
         writer = self._writer(version.weighting, self._counter_of(version))
         return self._change(writer.compact)
 
-    def save(self, place: str | PathLike[str]) -> None:
-        """Copy the newest version of the index to another place, and replace the index there.
+    def save(self, location: str | PathLike[str]) -> None:
+        """Copy the newest version of the index to another location, and replace the index there.
 
-        Files that exist there already are not copied again. Does nothing at the index's own place.
+        Files that exist there already are not copied again. Does nothing at its own location.
 
         Raises:
             IndexConflictError: another writer has changed the index there meanwhile.
             IndexFormatError: there is an `index.json` of another program.
             OSError: a file cannot be read or written.
         """
-        target = as_address(place)
+        target = as_address(location)
         version = self._refresh().version
-        if target != self._place:
+        if target != self._location:
             copy_version(self._versions, version, target)
 
     def _change(self, work: Callable[[], T]) -> T:
@@ -533,7 +533,7 @@ class ClusterIndex(MutableIndex):
     def close(self) -> None:
         """Release the index: delete its temporary folder, and remove its name for all processes.
 
-        An index at a place that the caller named remains there. Safe to call twice.
+        An index at a location that the caller named remains there. Safe to call twice.
         """
         if not self._is_closed:
             self._end()
@@ -544,9 +544,9 @@ class ClusterIndex(MutableIndex):
         self._threads.shutdown(wait=False)
         with suppress(Exception):  # the cluster may be gone
             if self._name is not None:
-                names.unregister(self._name, self._place)
+                names.unregister(self._name, self._location)
             if self._temporary is not None:
-                self._pool.close_index(self._place)
+                self._pool.close_index(self._location)
         if self._temporary is not None:
             atexit.unregister(self._temporary.remove)
             self._temporary.remove()
@@ -608,17 +608,17 @@ class ClusterIndex(MutableIndex):
         if known is not None and not version.replaces(known.version):
             if known.is_current:
                 return known
-            segments = RemoteSegments(self._pool, self._place, known.version, before=known)
+            segments = RemoteSegments(self._pool, self._location, known.version, before=known)
         else:
-            segments = RemoteSegments(self._pool, self._place, version)
+            segments = RemoteSegments(self._pool, self._location, version)
         self._pool.open_shards(segments.group, segments.orders)
         self._collection = segments
         return segments
 
     def _check_name(self) -> None:
-        """Raise a `ClusterError` unless the index's name is still registered for its place."""
+        """Raise a `ClusterError` unless the index's name is still registered for its location."""
         with suppress(Exception):
-            if names.find(self._name or "").place == self._place:
+            if names.find(self._name or "").location == self._location:
                 return
         raise ClusterError("this index was closed")
 
@@ -648,7 +648,7 @@ class _RemoteShardEditor:
 
 def _check_arguments(
     chunks: object,
-    place: object,
+    location: object,
     source: object,
     title: object,
     n_shards: int | None,
@@ -657,8 +657,8 @@ def _check_arguments(
 ) -> None:
     if chunks is not None and source is not None:
         raise InvalidRequestError("must be given, or source instead, and not both", "chunks")
-    if chunks is None and source is None and place is None:
-        raise InvalidRequestError("must be given, or source or place instead", "chunks")
+    if chunks is None and source is None and location is None:
+        raise InvalidRequestError("must be given, or source or location instead", "chunks")
     if blank not in get_args(Blank):
         raise InvalidRequestError.must_be("blank", '"error" or "skip"', blank)
     if n_shards is not None:
@@ -692,7 +692,7 @@ def _temporary_folder() -> TemporaryFolder:
     if n_machines > 1:
         rule = f"must be given, because the cluster has {n_machines} machines"
         remedy = "name a folder that all nodes share, or a bucket such as s3://bucket/index"
-        raise InvalidRequestError(rule, "place", remedy=remedy)
+        raise InvalidRequestError(rule, "location", remedy=remedy)
     return TemporaryFolder()
 
 
@@ -700,8 +700,8 @@ def _n_cpus() -> int:
     return min(int(sum(node.n_cpus for node in living_nodes())), _MAX_SHARDS)
 
 
-def _not_shared(place: str) -> InvalidRequestError:
-    return InvalidRequestError.must_be("place", "the same folder for all nodes", place)
+def _not_shared(location: str) -> InvalidRequestError:
+    return InvalidRequestError.must_be("location", "the same folder for all nodes", location)
 
 
 def _missing_error(version: IndexVersion, missing: dict[str, OSError]) -> ChunksMissingError:

@@ -1,6 +1,6 @@
 """Names by which other processes of a cluster find an index.
 
-An actor stores the place of each named index.
+An actor stores the location of each named index.
 """
 
 from __future__ import annotations
@@ -20,55 +20,55 @@ _ACTOR_NAME: Final = "names of indexes"
 
 
 @frozen
-class NamedPlace:
-    """The place of a named index.
+class NamedLocation:
+    """The location of a named index.
 
     Attributes:
-        place: the folder or the address of the index.
+        location: the folder or the address of the index.
         is_temporary: whether it is a `TemporaryFolder`, which is deleted with the index.
     """
 
-    place: str
+    location: str
     is_temporary: bool
 
 
 class NameRegistry(Actor):
-    """The actor that stores the places of named indexes.
+    """The actor that stores the locations of named indexes.
 
     It holds the temporary folders of registered indexes, so that no process deletes them.
     """
 
     def __init__(self) -> None:
-        self._places: dict[str, NamedPlace] = {}
+        self._locations: dict[str, NamedLocation] = {}
         self._locks: dict[str, BinaryIO] = {}
 
-    def register(self, name: str, named: NamedPlace) -> bool:
+    def register(self, name: str, named: NamedLocation) -> bool:
         """Register a name, and hold the index's folder if it is temporary.
 
-        Returns False if an index at another place has the name.
+        Returns False if an index at another location has the name.
         """
-        if name in self._places:
-            return self._places[name] == named
+        if name in self._locations:
+            return self._locations[name] == named
         if named.is_temporary:
-            self._locks[name] = hold(Path(named.place))
-        self._places[name] = named
+            self._locks[name] = hold(Path(named.location))
+        self._locations[name] = named
         return True
 
-    def find(self, name: str) -> NamedPlace | None:
-        """Return the place of the index with a name; None if no index has the name."""
-        return self._places.get(name)
+    def find(self, name: str) -> NamedLocation | None:
+        """Return the location of the index with a name; None if no index has the name."""
+        return self._locations.get(name)
 
-    def unregister(self, name: str, place: str) -> None:
-        """Remove a name and release its temporary folder, if its index is at `place`."""
-        named = self._places.get(name)
-        if named is not None and named.place == place:
-            del self._places[name]
+    def unregister(self, name: str, location: str) -> None:
+        """Remove a name and release its temporary folder, if its index is at `location`."""
+        named = self._locations.get(name)
+        if named is not None and named.location == location:
+            del self._locations[name]
             lock = self._locks.pop(name, None)
             if lock is not None:
                 lock.close()
 
 
-def register(name: str, named: NamedPlace) -> None:
+def register(name: str, named: NamedLocation) -> None:
     """Register the name of an index in the cluster; start the registry if it is not running.
 
     Raises:
@@ -82,8 +82,8 @@ def register(name: str, named: NamedPlace) -> None:
         raise ClusterError(f"{message}; close it, or choose another name")
 
 
-def find(name: str) -> NamedPlace:
-    """Return the place of a named index.
+def find(name: str) -> NamedLocation:
+    """Return the location of a named index.
 
     Raises:
         UnknownIndexError: no index of the cluster has the name.
@@ -96,15 +96,15 @@ def find(name: str) -> NamedPlace:
         named = get_from(registry, registry.find.remote(name))
     if named is None:
         raise UnknownIndexError(f"no index of the cluster has the name {name!r}")
-    found: NamedPlace = named
+    found: NamedLocation = named
     return found
 
 
-def unregister(name: str, place: str) -> None:
-    """Remove the name of the index at `place`; do nothing if no index or another index has it."""
+def unregister(name: str, location: str) -> None:
+    """Remove the name of the index at `location`; do nothing if another index has it."""
     registry = _registry()
     if registry is not None:
-        get_from(registry, registry.unregister.remote(name, place))
+        get_from(registry, registry.unregister.remote(name, location))
 
 
 def _registry() -> Any:

@@ -270,14 +270,14 @@ class SearcherPool:
             for searcher, names in group_by_searcher(orders, rank).items():
                 searcher.actor.open.remote(evolve(group, shard_names=tuple(sorted(names))))
 
-    def close_index(self, place: str) -> None:
-        """Ask all searchers to close the shards of the index at `place`; do not wait for them.
+    def close_index(self, location: str) -> None:
+        """Ask all searchers to close the shards of the index at `location`; do not wait for them.
 
         Does nothing if this process is not connected to the cluster any more.
         """
         if session_id() == self.session:
             for searcher in self.searchers:
-                searcher.actor.close_index.remote(place)
+                searcher.actor.close_index.remote(location)
 
     def by_preference(self, searchers: Sequence[SearcherHandle]) -> list[SearcherHandle]:
         """Return searchers in the same order, but avoided searchers last; see `avoid`."""

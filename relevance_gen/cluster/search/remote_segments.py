@@ -61,7 +61,7 @@ class RemoteSegments:
 
     Args:
         pool: the searchers.
-        place: the place of the index.
+        location: the location of the index.
         version: the version of the index.
         excluded: names of shards that are not searched.
         before: segments of the same version and the same shards, whose caches are used; None for
@@ -71,7 +71,7 @@ class RemoteSegments:
     def __init__(
         self,
         pool: SearcherPool,
-        place: str,
+        location: str,
         version: IndexVersion,
         excluded: Collection[str] = (),
         before: RemoteSegments | None = None,
@@ -81,7 +81,7 @@ class RemoteSegments:
         self.version = version
         self.n_missing_chunks = 0
         self._pool = pool
-        self._place = place
+        self._location = location
         self._thread = threading.local()
         self._shards = []
         for shard in version.shards:
@@ -114,7 +114,7 @@ class RemoteSegments:
         """Return the segments of the same version without the shards whose names are `excluded`."""
         if not excluded:
             return self
-        return RemoteSegments(self._pool, self._place, self.version, excluded)
+        return RemoteSegments(self._pool, self._location, self.version, excluded)
 
     def request_all_shards(self) -> None:
         """Have a searcher open every shard, and wait until all of them are open."""
@@ -237,7 +237,7 @@ class RemoteSegments:
 
     def _group(self, shards: Iterable[ShardRecord]) -> ShardGroup:
         names = tuple(sorted(shard.file.name for shard in shards))
-        return ShardGroup(self._place, self.version.name, names)
+        return ShardGroup(self._location, self.version.name, names)
 
     def _request(
         self, shards: Sequence[ShardRecord], function: Callable[..., Any], request: Any

@@ -70,23 +70,23 @@ class ShardGroup:
     """Shards of one version of an index that a searcher searches together.
 
     Attributes:
-        place: the place of the index.
+        location: the location of the index.
         version_name: the name of the version.
         shard_names: the names of the shards' files, ascending.
     """
 
-    place: str
+    location: str
     version_name: str
     shard_names: tuple[str, ...]
 
 
 class _OpenIndex:
-    """The shards of the index at `place` that a searcher has open. Thread-safe."""
+    """The shards of the index at `location` that a searcher has open. Thread-safe."""
 
-    def __init__(self, place: str) -> None:
-        self._place = place
-        self._versions = VersionStore(place)
-        self._opener = ShardOpener(place, _shard_cache())
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._versions = VersionStore(location)
+        self._opener = ShardOpener(location, _shard_cache())
         self._lock = threading.Lock()
         self._statistics: OrderedDict[str, Statistics] = OrderedDict()
         self._groups: OrderedDict[ShardGroup, _OpenGroup] = OrderedDict()
@@ -173,7 +173,7 @@ class _OpenIndex:
 
     def _statistics_of(self, version: IndexVersion) -> Statistics:
         if version.name not in self._statistics:
-            store = ObjectStore(self._place)
+            store = ObjectStore(self._location)
             self._statistics[version.name] = read_statistics(store, version)
             if len(self._statistics) > _MAX_OPEN_GROUPS:
                 self._statistics.popitem(last=False)
@@ -237,7 +237,7 @@ class ShardSearcher(Actor):
         if not self._slots.acquire(1):
             raise BusyError("a searcher of the cluster has too many requests")
         try:
-            segments = self._index(group.place).segments(group)
+            segments = self._index(group.location).segments(group)
             function, args, kwargs = pickle.loads(request)  # noqa: S301 from a process of the cluster
             response = _pickled(function(segments, *args, **kwargs))
         finally:
@@ -250,7 +250,7 @@ class ShardSearcher(Actor):
     def open(self, group: ShardGroup) -> None:
         """Open shards before they are searched; ignore an `OSError`: the search raises it again."""
         with suppress(OSError):
-            self._index(group.place).segments(group)
+            self._index(group.location).segments(group)
 
     @ray.method(concurrency_group=_BUILD)
     def build(self, writer: ShardWriter, source: ChunkSource) -> ShardRecord:
@@ -272,23 +272,23 @@ class ShardSearcher(Actor):
         return self._editor(writer).merge(shards)
 
     @ray.method(concurrency_group=HEALTH)
-    def close_index(self, place: str) -> None:
-        """Forget the open shards of the index at `place`; do nothing if none is open."""
+    def close_index(self, location: str) -> None:
+        """Forget the open shards of the index at `location`; do nothing if none is open."""
         with self._indexes_lock:
-            self._indexes.pop(place, None)
+            self._indexes.pop(location, None)
 
-    def _index(self, place: str) -> _OpenIndex:
+    def _index(self, location: str) -> _OpenIndex:
         with self._indexes_lock:
-            if place not in self._indexes:
-                self._indexes[place] = _OpenIndex(place)
+            if location not in self._indexes:
+                self._indexes[location] = _OpenIndex(location)
                 if len(self._indexes) > _MAX_INDEXES:
                     self._indexes.popitem(last=False)
-            self._indexes.move_to_end(place)
-            return self._indexes[place]
+            self._indexes.move_to_end(location)
+            return self._indexes[location]
 
     def _editor(self, writer: ShardWriter) -> LocalShardEditor:
         self._used_s = time.monotonic()
-        return LocalShardEditor(ShardOpener(writer.place, _shard_cache()), writer)
+        return LocalShardEditor(ShardOpener(writer.location, _shard_cache()), writer)
 
     def _end_when_unused(self) -> None:
         while time.monotonic() - self._used_s < IDLE_TIMEOUT_S or self._slots.held:

@@ -12,15 +12,15 @@ from relevance_gen.types import ContentPart, FinishReason
 
 
 def merge_parts(pieces: Sequence[ContentPart]) -> tuple[ContentPart, ...]:
-    """Merge the streamed pieces of a turn into its complete parts, in order of their `place`.
+    """Merge the streamed pieces of a turn into its complete parts, in order of their `index`.
 
     >>> merge_parts([ContentPart("text", "He", 0), ContentPart("text", "llo", 0)])
-    (ContentPart(kind='text', text='Hello', place=0, name='', id=''),)
+    (ContentPart(kind='text', text='Hello', index=0, name='', id=''),)
     """
-    pieces_by_place: dict[int, list[ContentPart]] = {}
+    pieces_by_index: dict[int, list[ContentPart]] = {}
     for piece in pieces:
-        pieces_by_place.setdefault(piece.place, []).append(piece)
-    return tuple(map(_merge_part, pieces_by_place.values()))
+        pieces_by_index.setdefault(piece.index, []).append(piece)
+    return tuple(map(_merge_part, pieces_by_index.values()))
 
 
 def _merge_part(pieces: Sequence[ContentPart]) -> ContentPart:

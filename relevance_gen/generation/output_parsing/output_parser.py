@@ -111,7 +111,7 @@ class OutputParser:
         self._buffer = ""
         self._pending_space: list[str] = []  # white space that counts only if the part continues
         self._kind: PartKind | None = None
-        self._place = -1
+        self._index = -1
         self._n_calls = 0
         self._arguments: ArgumentsParser | None = None
 
@@ -139,7 +139,7 @@ class OutputParser:
         pieces = self.push("", is_last=True)
         space = "".join(self._pending_space)
         if self._kind == "text" and space:
-            pieces.append(ContentPart("text", space, self._place))
+            pieces.append(ContentPart("text", space, self._index))
         self._pending_space = []
         return pieces
 
@@ -190,7 +190,7 @@ class OutputParser:
         chunk = self._arguments.read(self._buffer, is_last=is_last)
         self._take(chunk.n_read)
         if chunk.json:
-            pieces.append(ContentPart("tool_call", chunk.json, self._place))
+            pieces.append(ContentPart("tool_call", chunk.json, self._index))
         if chunk.is_finished:
             self._begin("text")
         return chunk.is_finished or chunk.n_read > 0
@@ -239,11 +239,11 @@ class OutputParser:
             if not text:
                 return
             self._kind = kind
-            self._place += 1
+            self._index += 1
         stripped = text.rstrip()
         if stripped:
             piece_text = "".join(self._pending_space) + stripped
-            pieces.append(ContentPart(kind, piece_text, self._place))
+            pieces.append(ContentPart(kind, piece_text, self._index))
             self._pending_space = []
         self._pending_space.append(text[len(stripped) :])
 
@@ -259,11 +259,11 @@ class OutputParser:
 
     def _begin_call(self, pieces: list[ContentPart], match: MarkerMatch) -> None:
         """Begin a call, whose opening marker `match` was read."""
-        self._place += 1
+        self._index += 1
         self._n_calls += 1
         self._arguments = self._arguments_parser(match)
         new_id = call_id(f"{self._nonce} {self._n_calls}")
-        pieces.append(ContentPart("tool_call", "", self._place, match.tool_name, new_id))
+        pieces.append(ContentPart("tool_call", "", self._index, match.tool_name, new_id))
 
     def _arguments_parser(self, match: MarkerMatch) -> ArgumentsParser:
         """Return the parser of the arguments that the buffer starts with."""

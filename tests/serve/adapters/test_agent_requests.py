@@ -42,8 +42,8 @@ def stream_of(events: Any, pieces: Sequence[ContentPart]) -> list[dict[str, Any]
     written = b""
     for piece in pieces:
         written += events.text(0, piece)
-        texts[piece.place] = texts.get(piece.place, "") + piece.text
-        parts[piece.place] = piece
+        texts[piece.index] = texts.get(piece.index, "") + piece.text
+        parts[piece.index] = piece
     whole = [
         ContentPart(part.kind, texts[place], place, part.name, part.id)
         for place, part in parts.items()

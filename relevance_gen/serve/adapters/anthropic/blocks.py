@@ -105,9 +105,9 @@ class BlockEvents:
     def text(self, _sample: int, piece: ContentPart) -> bytes:
         """Return the events of a piece of the turn; there is one sample."""
         events = self._start()
-        if piece.place != self._open_part:
+        if piece.index != self._open_part:
             events += self._close_part()
-            self._open_part = piece.place
+            self._open_part = piece.index
             events += self._open_block(evolve(piece, text=""))
             self._cited_text = None
             if self._citer is not None and piece.kind == "text":

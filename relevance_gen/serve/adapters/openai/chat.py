@@ -260,10 +260,10 @@ class _ChatWriter:
             return {"delta": {"reasoning_content": piece.text, "reasoning": piece.text}}
         indexes = self._call_indexes[sample]
         call: JsonObject = {"function": {"arguments": piece.text}}
-        if piece.place not in indexes:
-            indexes[piece.place] = len(indexes)
+        if piece.index not in indexes:
+            indexes[piece.index] = len(indexes)
             call = _call(piece)
-        return {"delta": {"tool_calls": [{"index": indexes[piece.place], **call}]}}
+        return {"delta": {"tool_calls": [{"index": indexes[piece.index], **call}]}}
 
     def _last_chunk(self, completion: Completion, response: GenerationResponse) -> JsonObject:
         return {"delta": self._citations(completion), **self._ending(completion, response)}

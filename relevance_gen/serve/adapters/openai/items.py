@@ -105,7 +105,7 @@ class ItemEvents:
     def text(self, _sample: int, piece: ContentPart) -> bytes:
         """Return the events of a piece of the turn; there is one sample."""
         events = self._start()
-        if self._part is None or self._part.place != piece.place:
+        if self._part is None or self._part.index != piece.index:
             events += self._close_item("completed") + self._open_item(piece)
         if piece.text:
             self._texts.append(piece.text)
@@ -160,8 +160,8 @@ class ItemEvents:
     def _item_ref(self, part: ContentPart) -> JsonObject:
         """Return the fields by which an event refers to the item of a part."""
         ref: JsonObject = {
-            "item_id": f"{_ID_PREFIXES[self._kind(part)]}_{self._nonce}{part.place}",
-            "output_index": part.place,
+            "item_id": f"{_ID_PREFIXES[self._kind(part)]}_{self._nonce}{part.index}",
+            "output_index": part.index,
         }
         if part.kind != "tool_call":
             ref["content_index"] = 0
@@ -179,7 +179,7 @@ class ItemEvents:
         self._part = evolve(piece, text="")
         self._texts = []
         item = self._item(self._part, "in_progress")
-        events = self._event("output_item.added", output_index=piece.place, item=item)
+        events = self._event("output_item.added", output_index=piece.index, item=item)
         if piece.kind != "tool_call":
             content = _content(self._part)
             events += self._event("content_part.added", **self._item_ref(piece), part=content)
@@ -209,7 +209,7 @@ class ItemEvents:
         if part.kind != "tool_call":
             events += self._event("content_part.done", **item_ref, part=_content(part))
         item = self._item(part, status)
-        return events + self._event("output_item.done", output_index=part.place, item=item)
+        return events + self._event("output_item.done", output_index=part.index, item=item)
 
     def _kind(self, part: ContentPart) -> str:
         """Return the kind of a part; the call of a custom tool is a kind of its own."""

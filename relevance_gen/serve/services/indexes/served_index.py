@@ -267,7 +267,7 @@ class ServedIndex:
         """Open the version that was opened last on this machine, if its shards are still cached."""
         if self._shard_cache is None:
             return
-        cached = self._shard_cache.last_version(reader.place)
+        cached = self._shard_cache.last_version(reader.location)
         if cached is not None:
             self.current = reader.open(cached.version)
             self._loaded_state = cached.version
@@ -281,8 +281,8 @@ class ServedIndex:
             return index
         index = self._load_with_backoff(version.shards, lambda: reader.open(version))
         self._loaded_state = version
-        if self._shard_cache is not None and "://" in reader.place:
-            self._shard_cache.remember(reader.place, version)
+        if self._shard_cache is not None and "://" in reader.location:
+            self._shard_cache.remember(reader.location, version)
         return index
 
     def _load_with_backoff(self, state: Hashable, load: Callable[[], ChunkIndex]) -> ChunkIndex:
