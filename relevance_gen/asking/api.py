@@ -181,20 +181,20 @@ def ask_stream(
     find: Callable[..., SearchResponse] = (
         chunks.search if isinstance(chunks, BaseIndex) else partial(search, chunks=chunks)
     )
-    found = find(
+    response = find(
         question,
         top_n=top_n,
         true_order=False,
         spans=True,
         **search_options,
     )
-    if only_from_sources and (not found.results or found.confidence < min_confidence):
-        near = tuple(passage_of(Source.whole(result)) for result in found.results)
-        return AnswerStream(near, found.confidence, None)
+    if only_from_sources and (not response.results or response.confidence < min_confidence):
+        near = tuple(passage_of(Source.whole(result)) for result in response.results)
+        return AnswerStream(near, response.confidence, None)
     runner = default_runner() if runner is None else runner
     sources, asked = prepare(
         question,
-        found,
+        response,
         runner,
         copy=copy,
         instructions=instructions,
@@ -204,7 +204,7 @@ def ask_stream(
     )
     stream = runner.stream_chat(**asked) if "messages" in asked else runner.stream(asked)
     is_free = "messages" not in asked and "choice" not in asked
-    return AnswerStream(sources, found.confidence, stream, only_first_sentence=is_free)
+    return AnswerStream(sources, response.confidence, stream, only_first_sentence=is_free)
 
 
 def _with_parameters_of(

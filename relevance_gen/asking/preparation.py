@@ -53,7 +53,7 @@ class PromptModel(Protocol):
 
 def prepare(
     question: str,
-    found: SearchResponse,
+    response: SearchResponse,
     model: PromptModel,
     *,
     copy: bool | None = None,
@@ -78,7 +78,7 @@ def prepare(
         raise InvalidRequestError(f"cannot be combined with {given[0]}", "copy")
     copies = model.chat_format.is_extractive and not given if copy is None else copy
     fields = {"temperature": 0.0, **fields}
-    shown = [Source.whole(result) for result in found.results]
+    shown = [Source.whole(result) for result in response.results]
     form: _Chat | _CompletionPrompt
     if chat_template is not None or follows_instructions(model.chat_format):
         variables = {"enable_thinking": False, **(template_variables or {})}

@@ -70,10 +70,10 @@ class ResultPrinter:
             if is_long and response.results == response.best:
                 blocks.reverse()
                 order = ", the best last"
-            found = f"{len(blocks)} of {pluralize(n_chunks, 'chunk')}{order}"
+            n_shown = f"{len(blocks)} of {pluralize(n_chunks, 'chunk')}{order}"
             tokens = pluralize(response.metadata.num_context_tokens, "token")
             confidence = describe_confidence(response.confidence)
-            blocks.append(f"{found}, {tokens}, {seconds:.2f} s, {confidence}\n")
+            blocks.append(f"{n_shown}, {tokens}, {seconds:.2f} s, {confidence}\n")
         self.stream.writelines(blocks)
 
     def format(

@@ -149,18 +149,18 @@ def check(handle: Any, limit_s: float) -> str:
         RayActorError: the actor died.
     """
     try:
-        node_id, found = get(handle.whereabouts.remote(), limit_s)
+        node_id, node_versions = get(handle.whereabouts.remote(), limit_s)
     except RayActorError:
         raise
     except Exception as error:
         raise ClusterError(f"a node cannot run relevance_gen: {error}") from None
-    check_versions(node_id, found)
+    check_versions(node_id, node_versions)
     return str(node_id)
 
 
-def check_versions(node_id: str, found: str) -> None:
-    """Raise a `ClusterError` if the versions `found` on a node differ from this process's."""
+def check_versions(node_id: str, node_versions: str) -> None:
+    """Raise a `ClusterError` if the versions on a node differ from this process's."""
     own = versions()
-    if found != own:
-        message = f"node {node_id} has {found}, and this process {own}"
+    if node_versions != own:
+        message = f"node {node_id} has {node_versions}, and this process {own}"
         raise ClusterError(f"{message}: install the same on all nodes")

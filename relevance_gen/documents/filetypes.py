@@ -49,13 +49,13 @@ def suffixes(types: Iterable[str]) -> tuple[str, ...]:
     Raises:
         InvalidRequestError: a type is unknown.
     """
-    found: list[str] = []
+    selected: list[str] = []
     for name in types:
         if name not in _SUFFIXES:
             hint = did_you_mean(name, _SUFFIXES, "--type-list shows them all")
             raise InvalidRequestError(f"there is no file type {name!a}", remedy=hint)
-        found += _SUFFIXES[name].split()
-    return tuple(found)
+        selected += _SUFFIXES[name].split()
+    return tuple(selected)
 
 
 def listing() -> str:

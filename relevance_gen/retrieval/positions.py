@@ -61,10 +61,10 @@ def positions_to_remove(
     if where is None:
         return check_positions(positions, n_positions, segments)
     request = InventoryRequest(with_positions=True, filter=Filter.read(where, n_positions))
-    found = segments.inventory(request).positions
-    if isinstance(where, Mapping) and not found.size and segments.statistics.n_chunks:
+    matching = segments.inventory(request).positions
+    if isinstance(where, Mapping) and not matching.size and segments.statistics.n_chunks:
         check_keys(where, metadata_keys(segments))
-    return found
+    return matching
 
 
 def _check_all(

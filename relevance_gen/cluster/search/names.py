@@ -96,8 +96,8 @@ def find(name: str) -> NamedLocation:
         named = get_from(registry, registry.find.remote(name))
     if named is None:
         raise UnknownIndexError(f"no index of the cluster has the name {name!r}")
-    found: NamedLocation = named
-    return found
+    location: NamedLocation = named
+    return location
 
 
 def unregister(name: str, location: str) -> None:

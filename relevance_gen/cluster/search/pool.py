@@ -354,13 +354,13 @@ class SearcherPool:
             try:
                 check_versions(*ray.get(reference))
             except RayError:  # its process or node died; the next refresh starts another one
-                found = None
+                ready_searcher = None
             else:
-                found = started.searcher
+                ready_searcher = started.searcher
             with self._lock:
                 self._starting.pop(started.searcher.name, None)
-                if found is not None:
-                    self._searchers[found.name] = found
+                if ready_searcher is not None:
+                    self._searchers[ready_searcher.name] = ready_searcher
 
     def _await_first(self) -> None:
         """Wait at most `_START_TIMEOUT_S` for all searchers, then until at least one is ready.

@@ -279,13 +279,13 @@ class _Prefetched:
         rows = find(self.candidates.feature_positions, request.positions)
         if (rows < 0).any():
             return None
-        found = []
+        prefetched = []
         for spec in request.specs:
             features = self.later_features[specs.index(spec)] if spec in specs else None
             if features is None:
                 return None
-            found.append(features.take(rows))
-        return tuple(found)
+            prefetched.append(features.take(rows))
+        return tuple(prefetched)
 
 
 def _key(term: QueryTerm) -> tuple[int, str, bool, bool]:

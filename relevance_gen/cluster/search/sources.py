@@ -181,11 +181,11 @@ def _list_files(address: str) -> list[tuple[str, int]]:
         raise InvalidRequestError(f"must be there: no file or folder at {address}", "source")
     scheme = address.split("://")[0] + "://" if "://" in address else ""
     if files.isdir(root):
-        found = files.find(root, detail=True)
+        information_by_path = files.find(root, detail=True)
     else:
-        found = {root: files.info(root)}
+        information_by_path = {root: files.info(root)}
     listed = []
-    for path, information in sorted(found.items()):
+    for path, information in sorted(information_by_path.items()):
         kind, compression = kind_of(path)
         if kind is not None or path.lower().endswith(_TEXT_EXTENSIONS):
             ratio = _COMPRESSION_RATIO if compression else 1

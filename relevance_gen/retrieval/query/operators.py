@@ -109,14 +109,14 @@ def satisfying(
         return among
     chunk_ords = (among & has_any_phrase).nonzero()[0]
     texts = segment.chunks.indexed_texts
-    found = _find_phrases(
+    has_phrase = _find_phrases(
         [phrase.ids for phrase in phrases],
         (texts[chunk_ord] for chunk_ord in chunk_ords.tolist()),
         chunk_ords.size,
     )
     is_required = np.array([[phrase.is_required] for phrase in phrases])
     among = among.copy()
-    among[chunk_ords] = (found == is_required).all(axis=0)
+    among[chunk_ords] = (has_phrase == is_required).all(axis=0)
     return among
 
 
@@ -223,7 +223,7 @@ def _parse_operator(match: re.Match[str], *, inflects: bool) -> QueryOperator | 
 
 def _find_phrases(phrases: Sequence[Ids], texts: Iterable[str], n_texts: int) -> Flags:
     """Return which texts contain each phrase's tokens in a row, shape (phrases, texts)."""
-    found = np.zeros((len(phrases), n_texts), bool)
+    has_phrase = np.zeros((len(phrases), n_texts), bool)
     # Tokens are numbered from 1 to at most `MAX_WORDS`, 0 for any other token, and stored as bytes:
     # Python then finds a phrase in linear time, even if the text is repetitive.
     words = np.unique(np.concatenate(phrases))
@@ -251,8 +251,8 @@ def _find_phrases(phrases: Sequence[Ids], texts: Iterable[str], n_texts: int) ->
         start, end = end, end + len(block)
         for row, pattern in enumerate(patterns):
             for column, (low, high) in enumerate(itertools.pairwise(bounds.tolist()), start):
-                found[row, column] = token_bytes.find(pattern, low, high) >= 0
-    return found
+                has_phrase[row, column] = token_bytes.find(pattern, low, high) >= 0
+    return has_phrase
 
 
 def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -339,8 +339,8 @@ class Searcher:
             reserve("result_char", sum(map(len, chunks.texts)))
         else:
             results = self._search_named(task, task.index, client, SearchReport()).results
-            found = [types.Chunk(result.chunk_txt, title=result.title) for result in results]
-            chunks = read_chunks(found)
+            found_chunks = [types.Chunk(result.chunk_txt, title=result.title) for result in results]
+            chunks = read_chunks(found_chunks)
             positions = [result.original_index for result in results]
         # Sentences are ranked as chunks, and are limited as these.
         limit = self._settings.max_chunks
