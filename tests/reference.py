@@ -213,17 +213,17 @@ def pivoted(
     if not chunks:
         return []
     asked = _Asked(query, chunks, query_is_ascii)
-    norms = [_norm(chunk) for chunk in chunks]
+    norms = [norm(chunk) for chunk in chunks]
     mean = sum(norms) / len(norms)
     reads_letters = not (is_english(chunks) and query_is_ascii)
 
-    def pivoted_norm(norm: float) -> float:
-        return asked.norm * ((0.4 * mean + 0.6 * norm) or 1.0)
+    def pivoted_norm(length: float) -> float:
+        return asked.norm * ((0.4 * mean + 0.6 * length) or 1.0)
 
     sums = [
         math.fsum(asked.weight[t] * _saturated(asked.tf(t, chunk)) for t in asked.terms)
-        / pivoted_norm(norm)
-        for chunk, norm in zip(chunks, norms, strict=True)
+        / pivoted_norm(length)
+        for chunk, length in zip(chunks, norms, strict=True)
     ]
     subject = [t for t in asked.terms if not asked.stop[t] and asked.known[t]]
     if subject:  # function words alone find nothing
@@ -518,7 +518,7 @@ class _Asked:
     def own_cosine(self, said: list[str], pivoted_norm: Callable[[float], float]) -> float:
         qtf = Counter(map(self.key, said))
         return math.fsum(self.weight[t] * _saturated(qtf[t]) for t in qtf) / pivoted_norm(
-            _norm(said)
+            norm(said)
         )
 
     def own_score(
@@ -538,14 +538,18 @@ class _Asked:
         covered = math.fsum(self.idf[t] for t in self.near)
         return (
             self.own_cosine(said, pivoted_norm) * (1.6 if reads_letters else 1.0)
-            + 0.2 * pairs / pivoted_norm(_norm(said))
+            + 0.2 * pairs / pivoted_norm(norm(said))
             + (0.25 + title) * (1 + (unknown / covered if covered else unknown))
             + (0.2 if self.pairs_asked else 0.0)
         )
 
 
-def _norm(words: list[str]) -> float:
-    return math.hypot(*map(_saturated, Counter(words).values()))
+def norm(words: list[str]) -> float:
+    squares = {True: 0.0, False: 0.0}
+    for word, tf in Counter(words).items():
+        is_number = re.fullmatch("[0-9]|(?!(19|20)..$)[0-9].*[0-9]", word) is not None
+        squares[is_number] += _saturated(tf) ** 2
+    return math.sqrt(squares[False] + min(squares[True], 0.1 * squares[False]))
 
 
 def _saturated(tf: float) -> float:

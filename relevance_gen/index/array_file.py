@@ -36,7 +36,7 @@ Types: TypeAlias = Mapping[str, str]
 
 MAGIC: Final = b"RelGenIx"
 PREAMBLE_BYTES: Final = 24
-VERSION: Final = 6
+VERSION: Final = 7
 _ALIGNMENT_BYTES: Final = 64
 _CRC_OFFSET: Final = 12
 _CRC_END: Final = 16

@@ -17,6 +17,7 @@ from attrs import frozen
 from relevance_gen.arrays import (
     Counts,
     Flags,
+    Floats,
     Ids,
     Offsets,
     find_all,
@@ -24,6 +25,7 @@ from relevance_gen.arrays import (
     starts_of,
     sum_by,
 )
+from relevance_gen.index import formulas
 from relevance_gen.index.array_layout import CHUNK_ATTRIBUTES
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.formulas import saturate
@@ -71,10 +73,16 @@ class _Block:
 
 @frozen
 class _PieceCounts:
-    """Ids of the terms of a piece of a chunk, and the number of occurrences of each."""
+    """Ids of terms of a piece of a chunk, and the number of occurrences of each."""
 
     ids: Ids
-    tf: Counts
+    tf: npt.NDArray[np.integer]
+
+    @classmethod
+    def without(cls, counts: TermCounts, rows: Offsets) -> _PieceCounts:
+        """Return the counts of a piece without those at the given rows."""
+        tf = np.delete(counts.tf, rows).astype(np.uint32)
+        return cls(np.delete(counts.ids, rows), tf)
 
 
 def build(
@@ -101,13 +109,15 @@ def build(
     n_chunks = len(texts)
     n_expected = int(blocks.lengths(texts).sum()) // _MIN_CHARS_PER_OCCURRENCE
     builder = PostingsBuilder(n_expected, prefix_bucket_filter, keep_occurrences=keep_occurrences)
-    square_sums = np.zeros(n_chunks)
+    norms = np.zeros(n_chunks)
     english_margin = np.zeros(n_chunks, np.int32)
     hashes = np.zeros(n_chunks, np.uint64)
     n_occurrences = np.zeros(n_chunks, np.int64)
     is_ascii = np.fromiter(map(str.isascii, texts), bool, n_chunks)
     n_done = 0
-    pieces: list[_PieceCounts] = []  # the counted pieces of a long chunk
+    # The counted pieces of a long chunk, without numbers and with only numbers.
+    pieces: list[_PieceCounts] = []
+    number_pieces: list[_PieceCounts] = []
     for block in _blocks(texts, is_ascii):
         raise_if_cancelled()
         chunk_ords = block.chunk_ords
@@ -117,14 +127,21 @@ def build(
         english_margin[chunk_ords] += _english_margin(counts, chunk_ords.size)
         hashes[chunk_ords] += _sum_ids(tokens)
         n_occurrences[chunk_ords] += tokens.counts
+        numbers = tokens.find_numbers(counts.occurrence)
         if block.is_last and not pieces:
             squares = np.square(saturate(counts.tf))
-            square_sums[chunk_ords] = sum_by(counts.chunk, squares, chunk_ords.size)
+            number_squares = sum_by(counts.chunk[numbers], squares[numbers], chunk_ords.size)
+            squares[numbers] = 0.0
+            word_squares = sum_by(counts.chunk, squares, chunk_ords.size)
+            norms[chunk_ords] = formulas.norms(word_squares, number_squares)
         else:
-            pieces.append(_PieceCounts(counts.ids, counts.tf.astype(np.uint32)))
+            pieces.append(_PieceCounts.without(counts, numbers))
+            number_pieces.append(_PieceCounts(counts.ids[numbers], counts.tf[numbers]))
             if block.is_last:
-                square_sums[chunk_ords] = _square_sum(pieces)
+                word_squares = _square_sum(pieces)
+                norms[chunk_ords] = formulas.norms(word_squares, _square_sum(number_pieces))
                 pieces.clear()
+                number_pieces.clear()
         if block.is_last:
             n_done += chunk_ords.size
         if progress is not None:
@@ -137,7 +154,7 @@ def build(
         occurrences=occurrences,
         first_occurrence=_first_occurrences(n_occurrences, is_ascii),
         n_occurrences=n_occurrences,
-        norms=np.sqrt(square_sums),
+        norms=norms,
         english_margin=english_margin,
         hashes=chunk_hashes(hashes),
         title_hashes=_title_hashes(chunks),
@@ -201,8 +218,8 @@ def _sum_ids(tokens: Occurrences) -> Ids:
     return sums
 
 
-def _square_sum(pieces: Sequence[_PieceCounts]) -> float:
-    """Return the sum of the squares of a long chunk's saturated counts.
+def _square_sum(pieces: Sequence[_PieceCounts]) -> Floats:
+    """Return the sum of the squares of a long chunk's saturated counts, shape (1,).
 
     The squares are added in the same order as for a chunk that is counted at once, so that the sum
     is bit-identical for any division of the chunk into pieces.
@@ -212,7 +229,7 @@ def _square_sum(pieces: Sequence[_PieceCounts]) -> float:
     """
     range_starts = np.arange(_N_ID_RANGES + 1)
     bounds = [np.searchsorted(piece.ids >> np.uint64(60), range_starts) for piece in pieces]
-    total = 0.0
+    total = np.zeros(1)
     for low in range(_N_ID_RANGES):
         slices = [slice(bound[low], bound[low + 1]) for bound in bounds]
         pairs = list(zip(pieces, slices, strict=True))
@@ -222,14 +239,9 @@ def _square_sum(pieces: Sequence[_PieceCounts]) -> float:
         order = np.lexsort((first, buckets(unique_ids)))
         tf_of_chunk = sum_by(term_index, tf, unique_ids.size)
         squares = np.square(saturate(tf_of_chunk[order]))
-        total = _sum_in_order(np.append(total, squares))
+        summands = np.append(total, squares)
+        total = sum_by(np.zeros(summands.size, np.int64), summands, 1)  # from first to last
     return total
-
-
-def _sum_in_order(values: npt.NDArray[np.float64]) -> float:
-    """Return the sum of values added from first to last; `numpy.sum` adds in another order."""
-    group = np.zeros(values.size, np.int64)
-    return float(sum_by(group, values, 1)[0])
 
 
 def _blocks(

@@ -17,6 +17,9 @@ SLOPE: Final = 0.6
 """Weight of a chunk's own norm in the pivoted norm; the mean norm has the remaining weight."""
 SATURATION: Final = 1.6
 """Count of a term at which its saturated weight is 1/2."""
+MAX_NUMBER_SHARE: Final = 0.1
+"""Maximum part of a squared norm that numbers add, as a share of the part of other terms: otherwise
+tables rank below prose."""
 _SMALL_COUNTS: Final[Floats] = np.arange(256, dtype=np.float64)
 _SATURATED: Final[Floats] = _SMALL_COUNTS / (_SMALL_COUNTS + SATURATION)
 _KNEE: Final = 1.0 - 5e-7
@@ -56,6 +59,17 @@ def smoothed_idf(
     """Return scikit-learn's smoothed idf, ``1 + ln((1 + N) / (1 + df))``."""
     ratio = (1.0 + n_chunks) / (1.0 + df)
     return np.asarray(1.0 + np.log(ratio), np.float64)
+
+
+def norms(word_squares: Floats, number_squares: Floats) -> Floats:
+    """Return the norm of each chunk, ``√(w + min(z, w / 10))``, shape (n,).
+
+    Args:
+        word_squares: sum w of the squared saturated counts of words and years, shape (n,).
+        number_squares: sum z of the squared saturated counts of other numbers, shape (n,).
+    """
+    counted = np.minimum(number_squares, MAX_NUMBER_SHARE * word_squares)
+    return np.sqrt(word_squares + counted)
 
 
 def pivot(norms: Floats, mean_norm: float) -> Floats:

@@ -189,7 +189,8 @@ class Segment:
             search, which stores no occurrences and tokenizes the few candidates again.
         first_occurrence: index in `occurrences` of each chunk's first occurrence, shape (N,).
         n_occurrences: number of occurrences in each chunk, shape (N,).
-        norms: Euclidean norm of each chunk's vector of saturated counts, shape (N,).
+        norms: Euclidean norm of each chunk's vector of saturated counts, in which numbers count
+            little: see `formulas.norms`, shape (N,).
         english_margin: English marker words minus other languages' marker words in each chunk,
             int32 of shape (N,).
         hashes: a hash of each chunk's terms that does not depend on their order, shape (N,).

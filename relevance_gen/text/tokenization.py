@@ -39,6 +39,9 @@ _MAX_INSERTIONS: Final = 128
 """Up to this number of tokens, inserting each is faster than merging."""
 _PADDING: Final = b"\n" * (LONG_BYTES + 8)
 _UNDERSCORE: Final = ord("_")
+_NINE: Final = ord("9")
+"""Greatest byte of a digit; all letters and the underscore are greater."""
+_YEAR_DIGITS: Final = 4
 
 _ARTICLES: Final = tuple(article.encode() for article in "وال فال بال كال ولل ال لل".split())
 """The Arabic article, and the article after "and", "so", "with", "like" and "for"; longer ones
@@ -72,6 +75,23 @@ class Occurrences:
         n_bytes = min(int(self.length[occurrence]), MAX_SPELLING_BYTES)
         return self.folded[start : start + n_bytes].decode("utf-8", "replace")
 
+    def find_numbers(self, occurrences: Offsets) -> Offsets:
+        """Return the indices among `occurrences` of the words for which `is_number` is True."""
+        letters = np.frombuffer(self.folded, np.uint8)
+        start = self.start.take(occurrences)
+        rows: Offsets = (letters.take(start) <= _NINE).nonzero()[0]
+        if not rows.size:
+            return rows
+        start = start.take(rows)
+        length = self.length.take(occurrences.take(rows))
+        first, second = letters.take(start), letters.take(start + 1)
+        is_year = (first == ord("1")) & (second == ord("9"))
+        is_year |= (first == ord("2")) & (second == ord("0"))
+        is_year &= length == _YEAR_DIGITS
+        is_selected = letters.take(start + length - 1) <= _NINE
+        is_selected &= ~is_year
+        return rows.compress(is_selected)
+
 
 @frozen(eq=False)
 class _Slices:
@@ -79,6 +99,17 @@ class _Slices:
 
     start: Offsets
     length: Offsets
+
+
+def is_number(word: str) -> bool:
+    """Return whether a folded word begins and ends with a digit, and is not a year from 1900 on.
+
+    >>> [is_number(word) for word in ("7", "1250", "3x4", "1999", "2b")]
+    [True, True, True, False, False]
+    """
+    if word[0] > "9" or word[-1] > "9":
+        return False
+    return len(word) != _YEAR_DIGITS or word[:2] not in ("19", "20")
 
 
 def tokenize(

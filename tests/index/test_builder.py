@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -99,11 +100,21 @@ def test_build_indexes_the_terms_of_each_text(texts: list[str]) -> None:
 def test_norms_equal_length_of_saturated_counts(texts: list[str]) -> None:
     """The norm of a chunk is the length of the vector of its saturated counts."""
     norms = collect(texts).norms.tolist()
-    expected = [
-        sum((tf / (tf + 1.6)) ** 2 for tf in Counter(reference.terms(text)).values()) ** 0.5
-        for text in texts
-    ]
+    expected = [reference.norm(reference.terms(text)) for text in texts]
     assert norms == pytest.approx(expected)
+
+
+def test_norms_count_numbers_other_than_years_at_most_a_tenth() -> None:
+    """A table of numbers is hardly longer than its words, years are words, and pieces count alike."""
+    words = "revenue by year 1999 2024"
+    numbers = " ".join(map(str, range(2100, 2400)))
+    norms = collect([words, f"{words} {numbers}", numbers]).norms
+    assert norms[1] ** 2 == pytest.approx(1.1 * norms[0] ** 2)
+    assert norms[0] == pytest.approx(math.sqrt(5) / 2.6)
+    assert norms[2] == 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(portions, "BLOCK_CHARS", 16)
+        assert collect([f"{words} {numbers}"]).norms[0] == norms[1]
 
 
 @given(text_lists, strategies.words)

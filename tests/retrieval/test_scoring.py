@@ -224,6 +224,14 @@ def test_words_together_beat_words_apart() -> None:
     assert ranking("green apple", [apart, together]) == [1, 0]
 
 
+def test_table_of_numbers_ranks_above_longer_prose() -> None:
+    """Numbers that are not years hardly count as length."""
+    table = "Net income by quarter " + " ".join(f"{n} 1{n}" for n in range(310, 370))
+    prose = "Net income by quarter " + " ".join(f"word{n}x" for n in range(20))
+    best, other = search("net income by quarter", [prose, table], true_order=False)
+    assert (best.original_index, other.original_index) == (1, 0)
+
+
 def test_long_queries_cost_no_more_than_their_length() -> None:
     """A query of many words is answered, its repetition too."""
     query = " ".join(f"word{number}" for number in range(5000))
