@@ -134,7 +134,7 @@ def test_options_are_accepted_at_any_position(
     assert len(shown) == 1
 
 
-def test_type_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_type_list_needs_no_query(capsys: pytest.CaptureFixture[str]) -> None:
     """--type-list shows the types, and needs no question."""
     with pytest.raises(SystemExit) as ended:
         main(["search", "--type-list"])

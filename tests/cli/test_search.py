@@ -269,7 +269,9 @@ def test_search_skips_binary_files(folder: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16", "utf-8-sig"])
-def test_encodings(encoding: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_are_found_in_each_encoding(
+    encoding: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Words are found and shown right in every encoding that texts come in."""
     Path("text.txt").write_bytes("Größe zählt".encode(encoding))
     assert main(["search", "größe", "text.txt"]) == 0

@@ -58,7 +58,7 @@ def test_orders_are_complete_and_bounded(sizes: list[int], n_searchers: int) -> 
         assert sum(weights[name] for name in names) <= mean + max(weights.values())
 
 
-def test_as_many_shards_as_searchers_are_spread() -> None:
+def test_equal_shards_are_distributed_evenly() -> None:
     """With shards of one size, each searcher is first for the same number of shards."""
     for n_searchers in (1, 3, 16):
         groups = group_by_searcher(pool_of(n_searchers).orders(shards_of([100] * n_searchers)), 0)

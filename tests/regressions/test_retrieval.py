@@ -75,6 +75,6 @@ def test_matching_query_words_both_count() -> None:
     assert both.bigrams > one.bigrams == 0.0
 
 
-def test_trademarks() -> None:
+def test_trademark_sign_is_not_part_of_word() -> None:
     """A trademark sign became two letters of the word before it."""
     assert len(search("windows", ["Windows™ 95", "Windows℠ 98"]).results) == 2

@@ -30,7 +30,7 @@ from tests.retrieval.asking import ALL, WEIGHTINGS, ranking
 weightings = st.sampled_from(WEIGHTINGS)
 
 
-def test_the_documented_example() -> None:
+def test_mixed_chunks_equal_documented_example() -> None:
     """Mixed kinds of chunks are returned as documented, in their order and with their metadata."""
     metadata = {"source": "pets.txt", "page": 2}
     response = search(
@@ -132,7 +132,7 @@ def test_any_top_n_is_allowed(top_n: int) -> None:
         (("cat", ["a"], 10, 1), "true_order", "True or False"),
     ],
 )
-def test_what_is_not_allowed_is_refused_by_name(arguments: tuple, field: str, message: str) -> None:
+def test_invalid_argument_raises_with_name(arguments: tuple, field: str, message: str) -> None:
     """An invalid argument raises an error that names the argument and the allowed values."""
     with pytest.raises(InvalidRequestError) as caught:
         search(*arguments)
@@ -151,12 +151,12 @@ def test_options_are_keywords_and_checked() -> None:
 
 
 @pytest.mark.parametrize("chunks", [[], (), iter(()), {}.keys()])
-def test_no_chunks_give_no_results(chunks: object) -> None:
+def test_zero_chunks_return_no_results(chunks: object) -> None:
     """A search of zero chunks has zero results, and counts the tokens of the query."""
     assert search("What is machine learning?", chunks).metadata == SearchMetadata(5, 0)  # type: ignore[arg-type]
 
 
-def test_chunks_may_be_any_iterable() -> None:
+def test_chunks_can_be_any_iterable() -> None:
     """A generator is read once, and strings of a subclass are strings."""
 
     def chunks() -> Iterator[str]:
@@ -179,7 +179,7 @@ def test_text_without_terms_finds_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["a", "I", "7", "é", "ж", "猫", "한", "ก", "😀", "☀", "①", "𠮷", "١"]
 )
-def test_one_character_is_found(text: str) -> None:
+def test_single_character_is_found(text: str) -> None:
     """A text of one letter, digit, ideograph or emoji is found by itself."""
     found = search(
         text, ["zebra", text, f"x. {text}! y", f"{text} {text}"], true_order=False
@@ -251,7 +251,7 @@ def test_long_text_without_a_space(name: str, text: str) -> None:
     )
 
 
-def test_a_long_query_is_answered() -> None:
+def test_long_query_is_answered_in_linear_time() -> None:
     """A query of many distinct words that all begin alike is answered in time that is linear in their number."""
     words = [
         f"con{a}{b}{c}{d}"
@@ -267,7 +267,7 @@ def test_a_long_query_is_answered() -> None:
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_many_short_chunks(weighting: WeightingName) -> None:
+def test_match_among_many_short_chunks_is_found(weighting: WeightingName) -> None:
     """The single matching chunk among many one-word chunks is found."""
     results = search(
         "word7777", (f"word{number}" for number in range(50_000)), weighting=weighting
@@ -291,7 +291,7 @@ def test_ten_million_characters_without_a_space(name: str, text: str) -> None:
 
 
 @pytest.mark.soak
-def test_a_million_one_word_chunks() -> None:
+def test_match_among_a_million_chunks_is_found() -> None:
     """The single matching chunk among a million is found, also by an index; a prefix of the word matches none."""
     chunks = [f"word{number}" for number in range(1_000_000)]
     index = ChunkIndex(chunks)
@@ -303,7 +303,7 @@ def test_a_million_one_word_chunks() -> None:
 
 
 @pytest.mark.soak
-def test_one_chunk_of_fifty_megabytes() -> None:
+def test_chunk_of_fifty_megabytes_is_searched() -> None:
     """One chunk of any size is searched."""
     text = " ".join(corpus.prose(1, 1_000_000)) * 10
     assert len(search(text[:40], [text, "hello"]).results) == 1

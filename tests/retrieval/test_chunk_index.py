@@ -51,7 +51,7 @@ def test_an_index_answers_as_search_does(
 
 
 @given(st.lists(strategies.queries, max_size=5), strategies.chunk_lists, weightings)
-def test_many_queries_at_once_are_as_one_by_one(
+def test_list_of_queries_equals_single_queries(
     queries: list[str], chunks: list[str], weighting: WeightingName
 ) -> None:
     """A list of queries gets the list of their answers."""
@@ -69,7 +69,7 @@ def test_many_queries_at_once_are_as_one_by_one(
         (["cat", "dog"], 0, "top_n"),
     ],
 )
-def test_an_error_names_the_query_among_several(queries: list[str], top_n: int, field: str) -> None:
+def test_error_names_index_of_invalid_query(queries: list[str], top_n: int, field: str) -> None:
     """The error about an invalid query in a list names its index, and other errors name the argument."""
     with pytest.raises(InvalidRequestError) as caught:
         ChunkIndex(["a cat"]).search(queries, top_n)
@@ -77,7 +77,7 @@ def test_an_error_names_the_query_among_several(queries: list[str], top_n: int, 
     assert str(caught.value).startswith(f"{field} must be ")
 
 
-def test_a_missing_query_of_a_data_frame_is_refused() -> None:
+def test_missing_query_of_data_frame_raises() -> None:
     """A scalar of numpy's is one query: a text is asked, and a number, as pandas has it for nothing, is refused."""
     index = ChunkIndex(["a cat"])
     assert index.search(np.array("cat")) == index.search(np.str_("cat")) == index.search("cat")  # type: ignore[call-overload]
@@ -121,7 +121,7 @@ def test_changing_what_was_handed_over_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 2, 1024])
-def test_an_index_lists_its_chunks(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+def test_index_is_a_sequence_of_chunks(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """The chunks are a sequence in the order of their positions, and each can be had by its position."""
     monkeypatch.setattr(positions, "_BATCH_CHUNKS", step)
     index = ChunkIndex(["a", {"text": "b", "metadata": {"page": 2}}, " ", "c"], blank="skip")
@@ -148,7 +148,7 @@ def test_an_index_lists_its_chunks(monkeypatch: pytest.MonkeyPatch, step: int) -
         index.chunks[3]
 
 
-def test_what_an_index_contains() -> None:
+def test_index_contains_texts_and_chunks() -> None:
     """`in` is true for the text of any chunk, and for a chunk with the same text and metadata."""
     index = ChunkIndex(["a", {"text": "b", "metadata": {"page": 2}}, "b", "c"])
     index.remove([3])
@@ -200,14 +200,14 @@ def test_explanations_show_what_was_matched() -> None:
 
 
 @pytest.mark.parametrize("chunk", [-1, 2, 10**30, True, 1.0, "1", None])
-def test_only_chunks_that_there_are_can_be_explained(chunk: object) -> None:
+def test_explain_of_missing_position_raises(chunk: object) -> None:
     """The chunk to explain is named by its position."""
     with pytest.raises(InvalidRequestError, match=r"chunk must be an integer in \[0, 2\)"):
         ChunkIndex(["a cat", "a dog"]).explain("cat", chunk)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("query", ["", " ", None, 3, [""], ["cat", None], {"cat"}])
-def test_only_queries_are_answered(query: object) -> None:
+def test_invalid_query_raises(query: object) -> None:
     """A blank query, or a query of another type than a string or a list of strings, is refused."""
     index = ChunkIndex(["a cat"])
     with pytest.raises(InvalidRequestError, match="query"):
@@ -250,7 +250,7 @@ def test_chunks_are_removed_by_what_they_have() -> None:
     assert (len(index), index.remove(where={"page": 0})) == (0, 0)
 
 
-def test_an_index_knows_its_stems_when_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stems_are_computed_during_build(monkeypatch: pytest.MonkeyPatch) -> None:
     """A query to a new index does not stem the index's words, in any alphabet; results equal one-shot search."""
     chunks = ["Cats were purring.", "The connections of Zürich", "связи и кошки", "", "42 2nd"]
     index = ChunkIndex(chunks, blank="skip")

@@ -40,7 +40,7 @@ def one_of_each(results: list[SearchResult], top_n: int) -> list[tuple[int, int]
 
 @costly
 @given(strategies.queries, chunk_lists, st.integers(1, 5), st.sampled_from([0.0, 0.8]))
-def test_the_best_stands_for_the_others(
+def test_best_result_represents_its_group(
     query: str, chunks: list[Chunk], top_n: int, min_relative_score: float
 ) -> None:
     """The results are all results of a search without `distinct`, except results whose value a better result has."""
@@ -59,7 +59,7 @@ def test_the_best_stands_for_the_others(
         assert all(result.chunk_score == scores[result.original_index] for result in found)
 
 
-def test_it_is_exact_beyond_the_candidates() -> None:
+def test_distinct_is_exact_beyond_candidates() -> None:
     """If hundreds of the best results have the same value, the best result with a different value is found."""
     texts = [f"cats purr {text}" for text in corpus.prose(300, 5)] + [
         f"{text} cats" for text in corpus.prose(40, 60)
@@ -108,7 +108,7 @@ def test_equal_scores_are_told_apart_by_position() -> None:
         ]
 
 
-def test_only_the_number_of_others_is_written() -> None:
+def test_num_collapsed_is_omitted_if_zero() -> None:
     """A result without collapsed chunks is serialized without the field."""
     found = search(
         "cats", [Chunk("cats", {"a": 1}), Chunk("cats", {"a": 1}), "cats"], distinct="a"
@@ -116,7 +116,7 @@ def test_only_the_number_of_others_is_written() -> None:
     assert [result.get("num_collapsed") for result in found["results"]] == [1, None]
 
 
-def test_a_key_that_no_chunk_has_is_named() -> None:
+def test_unknown_key_raises_with_nearest_key() -> None:
     """A misspelled key raises an error with the nearest key; a value of another type raises an error, too."""
     chunks = [Chunk("cats", {"source": "a"}), "cats"]
     for ask in (lambda **told: search("cats", chunks, **told), ChunkIndex(chunks).search):
@@ -127,7 +127,7 @@ def test_a_key_that_no_chunk_has_is_named() -> None:
     assert search("dogs", chunks, distinct="source").results == ()
 
 
-def test_a_value_that_nests_too_deeply_is_refused() -> None:
+def test_deeply_nested_value_raises() -> None:
     """`distinct` and a filter raise an error if values nest too deeply to be compared."""
     deep: list[Any] = []
     for _ in range(5000):

@@ -61,7 +61,7 @@ def test_more_evidence_is_more_confidence(one: float, other: float, same: float)
 
 @costly
 @given(strategies.queries, strategies.chunk_lists.filter(bool), st.data())
-def test_it_is_the_same_bits_however_chunks_are_cut(
+def test_confidence_is_independent_of_segments(
     query: str, chunks: list[str], data: st.DataObject
 ) -> None:
     """The confidence does not depend on how chunks were added, also with a filter."""
@@ -86,7 +86,7 @@ def test_words_that_stand_together_are_more_than_words_apart() -> None:
     assert apart.confidence < together.confidence
 
 
-def test_a_long_query_without_its_rarest_words_is_found_all_the_same() -> None:
+def test_long_query_without_rarest_words_has_low_confidence() -> None:
     """Passages are asked for the rarest words only: chunks that hold none of these have little confidence, not none."""
     rare = [f"rare{'abcdefgh'[number % 8]}{'ijklmnop'[number // 8]}" for number in range(40)]
     chunks = [" ".join(rare), "a common lighthouse", "another lighthouse"]
@@ -95,7 +95,7 @@ def test_a_long_query_without_its_rarest_words_is_found_all_the_same() -> None:
     assert 0.0 < found.confidence < 0.01
 
 
-def test_the_formula() -> None:
+def test_confidence_equals_formula() -> None:
     """The confidence equals the documented formula of best score, coverage and number of words."""
     response = search("Why do cats purr, Timbuktu?", PETS)
     plan = plan_of("Why do cats purr, Timbuktu?")
@@ -111,7 +111,7 @@ def test_the_formula() -> None:
     assert evidence(score, 1.0, plan_of("cats")) == pytest.approx(3 * score)
 
 
-def test_a_question_about_something_else_has_less() -> None:
+def test_unanswerable_question_has_lower_confidence() -> None:
     """A query that the chunks answer has a higher confidence than a query with a chance match, or without a match."""
     chunks = [*PETS, *corpus.prose(100, 30)]
     answered, by_chance, nothing = (
@@ -127,7 +127,7 @@ def test_a_question_about_something_else_has_less() -> None:
     assert nothing == 0.0
 
 
-def test_a_filter_is_asked_for_its_own_answer() -> None:
+def test_confidence_considers_only_filtered_chunks() -> None:
     """Confidence is about the chunks that may be results."""
     assert search("cats purr", PETS, where=[1, 2]).confidence < search("cats purr", PETS).confidence
     assert search("cats purr", PETS, where=[2]).confidence == 0.0
@@ -156,14 +156,14 @@ def test_min_share_keeps_what_is_close_to_the_best(
     )
 
 
-def test_a_share_of_one_keeps_the_best_and_its_equals() -> None:
+def test_min_share_of_1_keeps_best_and_ties() -> None:
     """With a share of 1 the best is left, and what scores the same."""
     found = search("cats purr", ["cats purr", "a cat", "cats purr", "dogs"], min_relative_score=1)
     assert [result.original_index for result in found] == [0, 2]
 
 
 @pytest.mark.parametrize("min_relative_score", [-0.1, 1.1, float("nan"), "0.5", None, True])
-def test_a_share_is_a_number_from_0_to_1(min_relative_score: object) -> None:
+def test_min_share_outside_0_to_1_raises(min_relative_score: object) -> None:
     """Anything else is refused by name."""
     index = ChunkIndex(["cat"])
     for ask in (

@@ -101,7 +101,7 @@ def test_scores_are_those_of_the_law(
     encoders,
     st.randoms(),
 )
-def test_all_stand_in_one_order(
+def test_reranked_chunks_precede_others(
     query: str, chunks: list[str], n: int, encoder: LetterEncoder | None, chance: Any
 ) -> None:
     """Chunks that were read precede other chunks, which keep their order; a chunk equal to the query is first."""
@@ -131,7 +131,7 @@ def test_all_stand_in_one_order(
     st.booleans(),
     st.data(),
 )
-def test_all_other_arguments_mean_what_they_do_without(
+def test_other_options_apply_to_reranked_order(
     query: str, chunks: list[str], top_n: int, true_order: bool, data: st.DataObject
 ) -> None:
     """`top_n`, order, filter, minimum score and `distinct` select from the same ranking."""
@@ -159,7 +159,7 @@ def told(response: SearchResponse) -> list[tuple[int, float]]:
     return [(result.original_index, result.chunk_score) for result in response.by_score()]
 
 
-def test_the_best_twenty_are_read_and_of_ties_the_first() -> None:
+def test_best_twenty_are_reranked_and_ties_by_position() -> None:
     """However many tie, exactly the first of them are read, each different text once."""
     reranker = HashReranker()
     chunks = ["cat cat", *(f"cat {n:04d}" for n in range(500))]
@@ -173,7 +173,7 @@ def test_the_best_twenty_are_read_and_of_ties_the_first() -> None:
     assert sorted(twice.read) == ["a cat", "one cat"]
 
 
-def test_what_has_no_shared_word_is_read_only_where_all_are() -> None:
+def test_chunk_without_shared_word_is_reranked_only_if_all_are() -> None:
     """By default such a chunk is not a result; if every chunk is read, it has the reranker's score."""
     chunks, reranker = ["Cats purr.", "zebra"], HashReranker({"zebra": 0.75, "Cats purr.": 0.25})
     assert told(search("cats", chunks, reranker=reranker)) == [(0, 0.25)]
@@ -201,7 +201,7 @@ def test_titles_are_read_before_texts() -> None:
     assert reranker.read == ["Pets\nCats purr.", "Cats sleep."]
 
 
-def test_a_reranker_may_leave_all_as_it_is() -> None:
+def test_reranker_returning_none_keeps_scores() -> None:
     """If the reranker returns None, scores are unchanged."""
     chunks = many_chunks()
     assert search("purring cats", chunks, reranker=HashReranker(answer=None)) == search(
@@ -247,7 +247,7 @@ def test_however_an_index_came_about_it_answers_the_same(
 
 
 @given(strategies.queries, strategies.chunk_lists.filter(bool), numbers, encoders)
-def test_an_explanation_adds_up(
+def test_contributions_sum_to_score(
     query: str, chunks: list[str], n: int | None, encoder: LetterEncoder | None
 ) -> None:
     """All contributions, including the reranker's, sum to the score; a chunk that was read has its relevance."""
@@ -289,7 +289,7 @@ def sum_of(explained: Any) -> float:
     )
 
 
-def test_an_explanation_shows_what_was_taken() -> None:
+def test_explanation_shows_loss_by_reranker() -> None:
     """A chunk that words put first and the reranker last has less for it, and that is printed."""
     index = ChunkIndex(["small cats purr", "a cat is a cat"])
     reranker = HashReranker({"small cats purr": 0.125, "a cat is a cat": 0.5})
@@ -302,7 +302,7 @@ def test_an_explanation_shows_what_was_taken() -> None:
 # ── Arguments and failures ────────────────────────────────────────────────────────────────────────
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_invalid_argument_raises() -> None:
     """The error about an invalid reranker, an invalid count or a missing reranker names the argument."""
     index = ChunkIndex(["Cats purr."])
     for ask in (
@@ -339,7 +339,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     ],
     ids=["list", "shape", "number", "integers", "nan", "range"],
 )
-def test_a_reranker_that_returns_something_else_is_told_so(answer: Any) -> None:
+def test_invalid_reranker_scores_raise(answer: Any) -> None:
     """Anything except a score in [0, 1] for each text, in an array or a list, is an error."""
     if isinstance(answer, list):
         assert told(search("cats", ["Cats purr."], reranker=HashReranker(answer=answer))) == [
@@ -366,7 +366,7 @@ def test_nothing_is_read_for_who_has_left() -> None:
     assert not reranker.read
 
 
-def test_a_real_reranker_stands_behind_the_words() -> None:
+def test_real_reranker_equals_scripted_reranker() -> None:
     """A real model behaves as the scripted model, in `search` and in an index, also for long chunks."""
     chunks = ["cats purr", "a dog barks", "the cat sat", "a cat " * 2000]
     with Reranker(RERANKER) as reranker:

@@ -124,7 +124,9 @@ candidates = st.sampled_from([1, 3, 50, None])
 
 
 @given(scores, scores, st.floats(-1.01, 1.01), st.floats(-1.01, 1.01))
-def test_the_formula_keeps_its_promises(less: float, more: float, far: float, near: float) -> None:
+def test_fused_score_has_documented_properties(
+    less: float, more: float, far: float, near: float
+) -> None:
     """The fused score is between the lexical score and 1, is 1 only if the lexical score is, and grows with both."""
     (less, more), (far, near) = sorted((less, more)), sorted((far, near))
     low, by_words, by_meaning, both = meaning.fuse(
@@ -163,7 +165,7 @@ def test_scores_are_those_of_the_formula(query: str, chunks: list[str], n: int |
 
 @costly
 @given(strategies.queries, strategies.chunk_lists, candidates, st.randoms())
-def test_a_chunk_that_says_exactly_the_query_is_first(
+def test_chunk_equal_to_query_is_first(
     query: str, chunks: list[str], n: int | None, chance: Any
 ) -> None:
     """It scores 1, no chunk that does not score 1 by its words does, and so it is first."""
@@ -183,7 +185,7 @@ def many_chunks() -> list[str]:
     return [f"the cat number {n} {'purrs ' * (n % 7)}{'and sleeps ' * (n % 3)}" for n in range(80)]
 
 
-def test_the_order_outside_the_candidates_is_unchanged() -> None:
+def test_order_outside_candidates_is_unchanged() -> None:
     """Beyond the candidates chunks keep scores and order, and every candidate is at least as good as they."""
     chunks = many_chunks()
     words = search("purring cats sleep", chunks, ALL, true_order=False)
@@ -207,7 +209,7 @@ def test_the_order_outside_the_candidates_is_unchanged() -> None:
     assert lifted.confidence == words.confidence
 
 
-def test_a_chunk_without_a_shared_word_stays_out_unless_all_are_compared() -> None:
+def test_chunk_without_shared_word_is_a_result_if_all_are_encoded() -> None:
     """By default the chunk is not a result; if all chunks are compared, its score is the square of its cosine."""
     chunks = ["Cats purr.", "zebra", "Dogs bark loudly."]
     assert spread(search("cats", chunks, encoder=LetterEncoder()), 3)[1:] == [0.0, 0.0]
@@ -215,7 +217,7 @@ def test_a_chunk_without_a_shared_word_stays_out_unless_all_are_compared() -> No
     assert found[1] == max(cosine("cats", "zebra"), 0.0) ** 2 > 0.0
 
 
-def test_a_shared_function_word_counts_for_nothing_where_all_are_compared() -> None:
+def test_shared_stop_word_scores_nothing_if_all_are_encoded() -> None:
     """If chunks share at most "the" with a question that has other words, all score c², and are explained so."""
     chunks, encoder = ["the zebra", "a zebra", "the the the"], LetterEncoder()
     index = ChunkIndex(chunks, encoder=encoder)
@@ -246,7 +248,7 @@ def test_spans_of_a_chunk_found_by_its_meaning_alone_are_none() -> None:
     assert [bool(result.spans) for result in response.results] == [True, False]
 
 
-def test_only_chunks_that_may_be_results_are_candidates() -> None:
+def test_only_filtered_chunks_are_candidates() -> None:
     """With `where` the best of the chosen chunks are lifted, and no other is encoded."""
     chunks, encoder = many_chunks(), LetterEncoder()
     some = [3, 30, 77]
@@ -259,7 +261,7 @@ def test_only_chunks_that_may_be_results_are_candidates() -> None:
     assert {result.original_index for result in everywhere.results} == {3, 77}
 
 
-def test_one_search_encodes_the_candidates_alone_and_equal_passages_once() -> None:
+def test_search_encodes_distinct_candidate_passages_once() -> None:
     """A search of new chunks encodes a bounded number of texts, for any number of chunks."""
     encoder = LetterEncoder()
     chunks = [*many_chunks(), *many_chunks()]
@@ -267,7 +269,7 @@ def test_one_search_encodes_the_candidates_alone_and_equal_passages_once() -> No
     assert len(encoder.encoded) == len(set(encoder.encoded)) <= 8
 
 
-def test_a_tie_of_very_many_chunks_is_not_encoded() -> None:
+def test_large_tie_is_not_encoded() -> None:
     """If hundreds of chunks tie for the last place among the candidates, their scores do not change."""
     encoder = LetterEncoder()
     chunks = ["cat cat", *(f"cat {n:04d}" for n in range(1000))]
@@ -314,7 +316,7 @@ def test_however_an_index_came_about_it_answers_the_same(
 
 @costly
 @given(strategies.queries, strategies.chunk_lists.filter(bool), candidates)
-def test_an_explanation_adds_up(query: str, chunks: list[str], n: int | None) -> None:
+def test_contributions_sum_to_score(query: str, chunks: list[str], n: int | None) -> None:
     """The words' shares and the meaning's are the score that search returns, and the passage is the nearest."""
     index = ChunkIndex(chunks, encoder=LetterEncoder())
     found = spread(index.search(query, ALL, num_candidates=n), len(chunks))
@@ -357,7 +359,7 @@ def test_identifiers_are_encoded_with_their_words_apart() -> None:
     )
 
 
-def test_the_nearest_passage_counts_and_is_told() -> None:
+def test_nearest_passage_counts_and_is_explained() -> None:
     """A long chunk is as near as its nearest passage, which `explain` names."""
     paragraphs = ["b" * 700 + " cats", "zq" * 300 + " purr", "d" * 800]
     index = ChunkIndex(["\n\n".join(paragraphs), "cats"], encoder=LetterEncoder())
@@ -369,7 +371,9 @@ def test_the_nearest_passage_counts_and_is_told() -> None:
 
 @costly
 @given(strategies.queries, strategies.chunk_lists.filter(bool), candidates)
-def test_a_search_may_bring_its_encoder(query: str, chunks: list[str], n: int | None) -> None:
+def test_search_with_encoder_equals_index_with_vectors(
+    query: str, chunks: list[str], n: int | None
+) -> None:
     """With an encoder, an index without vectors returns the same results and explanations as an index with vectors."""
     encoder = LetterEncoder()
     words, vectors = ChunkIndex(chunks), ChunkIndex(chunks, encoder=encoder)
@@ -388,7 +392,7 @@ def test_a_search_may_bring_its_encoder(query: str, chunks: list[str], n: int | 
         vectors.search(query, encoder=LetterEncoder("others"))
 
 
-def test_without_candidates_an_index_goes_by_words_alone() -> None:
+def test_zero_candidates_equal_lexical_search() -> None:
     """With 0 candidates results and explanations equal those without an encoder, and nothing is encoded."""
     encoder, words = LetterEncoder(), ChunkIndex(many_chunks())
     index = ChunkIndex(many_chunks(), encoder=encoder)
@@ -406,7 +410,7 @@ def test_adding_encodes_what_is_added() -> None:
     assert encoder.encoded == ["one cat", "two cats", "three dogs"]
 
 
-def test_a_failing_encoder_changes_nothing() -> None:
+def test_failing_encoder_leaves_index_unchanged() -> None:
     """If an encoder fails, `add` raises and the index is as before."""
     encoder = LetterEncoder()
     index = ChunkIndex(["one cat"], encoder=encoder)
@@ -418,7 +422,7 @@ def test_a_failing_encoder_changes_nothing() -> None:
     assert list(index.add(["three cats"])) == [1]
 
 
-def test_what_is_asked_of_two_questions_is_not_the_same() -> None:
+def test_features_are_not_shared_between_queries() -> None:
     """Features of a query are never used for a different query."""
     one, other = (
         meaning.NearestPassages(query_vector(text, LetterEncoder())) for text in ("cats", "dogs")
@@ -441,7 +445,7 @@ def test_progress_counts_chunks_while_they_are_encoded() -> None:
 
 @costly
 @given(st.lists(strategies.chunk_texts, max_size=6), strategies.queries, candidates)
-def test_a_saved_index_keeps_its_vectors(chunks: list[str], query: str, n: int | None) -> None:
+def test_saved_index_keeps_vectors(chunks: list[str], query: str, n: int | None) -> None:
     """Loaded with the same encoder, pickled or copied, it answers the same and encodes no passage again."""
     encoder = LetterEncoder()
     index = ChunkIndex(chunks, encoder=encoder)
@@ -453,7 +457,7 @@ def test_a_saved_index_keeps_its_vectors(chunks: list[str], query: str, n: int |
     assert index.nbytes >= ChunkIndex(chunks).nbytes + 2 * DIMS * len(chunks)
 
 
-def test_an_index_is_loaded_with_its_own_encoder_or_with_none(tmp_path: Path) -> None:
+def test_index_loads_with_its_encoder_or_none(tmp_path: Path) -> None:
     """A saved index refuses a different encoder, or any if it has no vectors; without an encoder it ranks by words."""
     encoder, chunks = LetterEncoder(), ["Cats purr.", "Dogs bark."]
     ChunkIndex(chunks, encoder=encoder).save(tmp_path / "vectors")
@@ -499,7 +503,7 @@ def test_vectors_that_lie_are_refused(
 # ── Arguments ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_invalid_argument_raises() -> None:
     """The error about an invalid encoder, an invalid count or a missing encoder names the argument."""
     with pytest.raises(
         InvalidRequestError,
@@ -524,7 +528,7 @@ def test_what_makes_no_sense_is_refused() -> None:
             ask(num_candidates=None)
 
 
-def test_a_real_encoder_stands_beside_the_words() -> None:
+def test_real_encoder_equals_scripted_encoder() -> None:
     """A real model behaves as the scripted model, in `search` and in an index."""
     chunks = ["cats purr", "a dog barks", "the cat sat"]
     with Encoder(ENCODER) as encoder:

@@ -75,7 +75,7 @@ def found(where: Any, **options: Any) -> list[int]:
         (lambda metadata: not metadata, [3]),
     ],
 )
-def test_only_chunks_that_are_allowed_are_found(where: object, expected: list[int]) -> None:
+def test_filter_selects_results(where: object, expected: list[int]) -> None:
     """Metadata, a callable of metadata, positions or a mask select the chunks that can be results."""
     assert found(where) == expected
 
@@ -119,7 +119,7 @@ def test_scores_are_those_among_all(
         ({"x" * 1000: 1}, "where", f"got '{'x' * 80}'… (1000 characters); the keys are"),
     ],
 )
-def test_what_is_no_filter_is_refused_by_name(where: object, field: str, message: str) -> None:
+def test_invalid_filter_raises_with_name(where: object, field: str, message: str) -> None:
     """A filter of another kind, a position that never was, or a mask of another length is named."""
     with pytest.raises(InvalidRequestError) as caught:
         found(where)
@@ -127,7 +127,7 @@ def test_what_is_no_filter_is_refused_by_name(where: object, field: str, message
     assert message in str(caught.value)
 
 
-def test_a_key_is_missed_only_where_there_are_chunks() -> None:
+def test_unknown_key_of_empty_index_is_allowed() -> None:
     """Of no chunks nothing is asked in vain; of chunks without metadata any key is."""
     assert not search("cat", [], where={"page": 1})
     assert not ChunkIndex([]).search("cat", where={"page": 1})
@@ -214,7 +214,7 @@ class Number(int):
     __hash__ = int.__hash__
 
 
-def test_a_filter_costs_its_sizes_added() -> None:
+def test_filter_time_is_linear_in_values() -> None:
     """A thousand allowed values and a thousand values of a chunk do not take a million comparisons, for any hashes."""
     collide = (1 << 61) - 1
     chunks = [
@@ -226,7 +226,7 @@ def test_a_filter_costs_its_sizes_added() -> None:
     assert Number.compared < 10_000
 
 
-def test_an_error_of_the_callable_is_the_callers() -> None:
+def test_exception_of_callable_is_raised_unchanged() -> None:
     """An exception of the callable is raised unchanged."""
     broken: Callable[[Any], bool] = lambda metadata: metadata["page"] > 1  # noqa: E731
     with pytest.raises(KeyError, match="page"):

@@ -80,7 +80,7 @@ def test_spans_are_parts_of_the_text(query: str, chunks: list[str]) -> None:
 
 
 @given(strategies.queries, texts)
-def test_what_a_span_cuts_out_holds_the_words_found(query: str, chunks: list[str]) -> None:
+def test_span_text_contains_matched_words(query: str, chunks: list[str]) -> None:
     """The text of every span, tokenized by itself, has terms with the weight of the span.
 
     And the words hold all the terms that the whole text has.
@@ -101,7 +101,7 @@ def test_what_a_span_cuts_out_holds_the_words_found(query: str, chunks: list[str
     st.lists(st.sampled_from("cat dog cats x y run".split()), min_size=1, max_size=200),
     st.integers(1, 3),
 )
-def test_the_passage_is_the_heaviest_window(words: list[str], n_queried: int) -> None:
+def test_passage_is_window_with_highest_weight(words: list[str], n_queried: int) -> None:
     """The passage is the window with the highest weight, and the shortest of these."""
     query = " ".join("cat dog run".split()[:n_queried])
     text = " ".join(words)
@@ -161,7 +161,7 @@ def test_words_are_found_as_they_are_written(query: str, text: str, words: list[
     assert [text[word.start : word.end] for word in result.words] == words
 
 
-def test_the_passage_holds_the_answer() -> None:
+def test_passage_contains_answer() -> None:
     """The passage is the occurrence where the words of the query are close together."""
     filler = (
         "the threads of this story are many and they run far apart from one another as stories do. "
@@ -173,7 +173,7 @@ def test_the_passage_holds_the_answer() -> None:
     assert result.passage.score == 1.0
 
 
-def test_only_who_asks_gets_spans() -> None:
+def test_spans_are_optional() -> None:
     """Without `spans` a result has none, and everything else is the same; an index gives the same spans."""
     chunks = corpus.prose(30, 60)
     index = ChunkIndex(chunks)
@@ -196,7 +196,7 @@ def test_spans_are_the_same_however_chunks_are_cut_into_segments() -> None:
 
 
 @pytest.mark.parametrize("word", ["cat", "猫", "é", "😀", "ก"])
-def test_a_long_chunk_of_one_word_is_marked_in_time(word: str) -> None:
+def test_chunk_of_one_repeated_word_is_highlighted_in_linear_time(word: str) -> None:
     """A chunk that is nothing but the word is marked, in time that is linear in its length."""
     text = f"{word} " * 40_000
     result = found(word, [text, "x"])[0]
@@ -223,7 +223,7 @@ def test_vietnamese_is_found_where_it_stands_with_and_without_tones(query: str) 
     ]
 
 
-def test_an_answer_with_too_many_spans_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_spans_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     """The maximum number of spans is returned; a span more raises an error with a remedy."""
     monkeypatch.setattr(highlighting, "MAX_SPANS", 4)
     assert len(found("cat", ["cat cat cat"])[0].spans or ()) == 4

@@ -57,7 +57,7 @@ def test_any_iterable_of_texts_is_chunks(chunks: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [pyarrow.Table.from_pylist, pd.DataFrame])
-def test_a_table_has_a_chunk_in_each_row(make: Callable[..., Any]) -> None:
+def test_each_table_row_is_a_chunk(make: Callable[..., Any]) -> None:
     """The column named by `text` is the text, `title` the title, and other columns except null values are metadata."""
     rows = [
         {"body": "Cats purr.", "title": "Pets", "page": 1},
@@ -95,7 +95,7 @@ def test_queries_may_be_a_column(queries: Any) -> None:
 @pytest.mark.parametrize(
     "mask", [pd.Series([True, False, True]), pd.array([True, False, True]), np.array([0, 2])]
 )
-def test_a_filter_may_be_a_column(mask: Any) -> None:
+def test_filter_can_be_a_column(mask: Any) -> None:
     """A mask or positions may come as a column of a data frame."""
     assert search("cats dogs", PETS, where=mask) == search("cats dogs", PETS, where=[0, 2])
 
@@ -127,9 +127,7 @@ def test_a_filter_may_be_a_column(mask: Any) -> None:
         (np.zeros((2, 2)), "chunks[0]", "got a list of 2 items"),
     ],
 )
-def test_what_is_no_list_of_texts_is_refused_with_a_remedy(
-    chunks: Any, field: str, remedy: str
-) -> None:
+def test_invalid_chunks_raise_with_remedy(chunks: Any, field: str, remedy: str) -> None:
     """The error names the invalid value and a remedy."""
     for ask in (
         lambda: search("cat", chunks),
@@ -230,7 +228,7 @@ def without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "ask", [lambda **how: search("cats", PETS, **how), lambda **how: ChunkIndex(PETS, **how)]
 )
-def test_a_bar_is_drawn_to_its_end(
+def test_progress_bar_is_drawn_to_its_end(
     ask: Callable[..., Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """`progress=True` draws a line on the standard error that ends when the work does; False and None draw none."""
@@ -245,7 +243,7 @@ def test_a_bar_is_drawn_to_its_end(
 
 
 @pytest.mark.usefixtures("without_tqdm")
-def test_a_bar_ends_with_an_error(
+def test_progress_bar_ends_before_an_error(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """If the work fails, the line of the bar ends before the error is raised."""
@@ -285,7 +283,7 @@ def test_progress_is_a_function_or_a_flag() -> None:
 # ── Event loops ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_event_loop_goes_on_meanwhile() -> None:
+def test_search_in_thread_does_not_block_event_loop() -> None:
     """`asyncio.to_thread` gives the same answers, many at once, while the loop does other things."""
     chunks = corpus.prose(2000, 60)
     index = ChunkIndex(chunks)

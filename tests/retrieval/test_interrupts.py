@@ -31,7 +31,7 @@ while True:
     ],
     ids=["search", "index", "bar", "processes"],
 )
-def test_an_interrupt_is_a_keyboard_interrupt(
+def test_interrupt_raises_keyboard_interrupt(
     work: str, n_signals: int, delays_s: tuple[float, ...]
 ) -> None:
     """The process ends at once with the traceback of a KeyboardInterrupt, as ^C ends any Python program."""
@@ -43,7 +43,7 @@ def test_an_interrupt_is_a_keyboard_interrupt(
 @pytest.mark.parametrize(
     "work", ['search("many words", chunks)', "ChunkIndex(chunks)", "ChunkIndex(chunks, n_jobs=2)"]
 )
-def test_an_interrupt_at_any_moment_is_a_keyboard_interrupt(work: str, n_signals: int) -> None:
+def test_interrupt_at_any_time_raises_keyboard_interrupt(work: str, n_signals: int) -> None:
     """The same at ten moments, once and again and again."""
     interrupt(work, n_signals, tuple(moment / 50 for moment in range(10)))
 

@@ -65,7 +65,7 @@ CHUNKS = [
         ("works -get_user_name", []),
     ],
 )
-def test_what_must_stand_there_and_what_must_not(query: str, expected: list[int]) -> None:
+def test_results_satisfy_operators(query: str, expected: list[int]) -> None:
     """Every result contains a phrase in quotes and a word with +, and lacks a word with -; in `search` and an index."""
     found = search(query, CHUNKS, syntax="operators")
     assert [result.original_index for result in found] == expected
@@ -87,12 +87,12 @@ def test_what_must_stand_there_and_what_must_not(query: str, expected: list[int]
         *("-cats", '-"black cat"', '"" cat', "cat +", "+! cat"),
     ],
 )
-def test_a_stray_sign_is_text(query: str) -> None:
+def test_text_without_operator_is_unchanged(query: str) -> None:
     """Text that is not an operator, or excludes every word, is searched unchanged."""
     assert search(query, CHUNKS, syntax="operators") == search(query, CHUNKS)
 
 
-def test_plain_is_the_default() -> None:
+def test_plain_syntax_is_default() -> None:
     """Without `syntax`, quotes and signs have no effect."""
     assert search('"black" -cat', CHUNKS).results == search("black cat", CHUNKS).results
 
@@ -137,7 +137,7 @@ signs = st.builds(
 
 
 @given(strategies.chunk_lists, strategies.queries, st.lists(signs, max_size=3), st.data())
-def test_the_law_of_segments(
+def test_operators_are_independent_of_segments(
     chunks: list[str], query: str, said: list[str], data: st.DataObject
 ) -> None:
     """Operators allow and explain the same chunks for any division into segments."""
@@ -160,7 +160,7 @@ def test_the_law_of_segments(
 
 @costly
 @given(strategies.chunk_lists, strategies.queries, st.lists(signs, max_size=3))
-def test_an_explanation_names_the_signs_that_leave_a_chunk_out(
+def test_explanation_lists_violated_operators(
     chunks: list[str], query: str, said: list[str]
 ) -> None:
     """A chunk is a result if its score is above 0 and it satisfies all operators; its score does not change."""
@@ -189,7 +189,7 @@ def test_signs_go_with_where_and_changes() -> None:
     assert [one.original_index for one in index.search('"black cat"', syntax="operators")] == [10]
 
 
-def test_a_title_is_a_part_of_what_stands_there() -> None:
+def test_phrase_can_occur_in_title() -> None:
     """A phrase can occur in a chunk's title, but not across the title and the text of a different chunk."""
     chunks = [
         {"text": "It sleeps.", "title": "The black cat"},
@@ -200,7 +200,7 @@ def test_a_title_is_a_part_of_what_stands_there() -> None:
     ] == [0]
 
 
-def test_a_long_chunk_is_read_in_pieces() -> None:
+def test_phrase_is_found_anywhere_in_long_chunk() -> None:
     """A phrase is found at any position in a chunk of any length, and not across two chunks."""
     filler = "lorem ipsum " * (BLOCK_CHARS // 12)
     long, ends = f"{filler}black cat {filler}", [f"{filler}black", f"cat {filler}"]
@@ -210,7 +210,7 @@ def test_a_long_chunk_is_read_in_pieces() -> None:
         ] == expected
 
 
-def test_a_long_phrase_costs_no_more_passes_than_a_short_one(
+def test_number_of_passes_is_independent_of_phrase_length(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Texts and phrases that repeat themselves are looked through once, however many words the phrase has."""

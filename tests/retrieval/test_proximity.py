@@ -114,7 +114,7 @@ def test_more_words_than_a_byte_has_bits_are_told_apart() -> None:
         assert near.coverage[0] == near.lead[0] == (n_words + (n_words > 1)) / sum(idf)
 
 
-def test_a_run_is_neighbours_in_the_order_of_the_query() -> None:
+def test_run_is_adjacent_words_in_query_order() -> None:
     """Adjacent words in the query's order are a run; the run with the highest weight counts."""
     scorer = ProximityFeatures([match(0), match(1), match(2)], [2.0, 1.0, 0.0], [0, 1, 2], 1.0)
     chunks = [[0, 1, 2], [0, 1, 9, 1, 2], [1, 0, 2], [2, 1], [0], [0, 1, 9, 2]]
@@ -123,7 +123,7 @@ def test_a_run_is_neighbours_in_the_order_of_the_query() -> None:
     )
 
 
-def test_the_head_is_the_first_16_tokens() -> None:
+def test_lead_is_first_16_tokens() -> None:
     """Words at a chunk's beginning count for its head, later ones do not."""
     scorer = ProximityFeatures([match(0), match(1)], [3.0, 1.0], [], 1.0)
     chunks = [[0, *[9] * (LEAD - 2), 1], [0, *[9] * (LEAD - 1), 1], [], [9, 1]]
@@ -137,7 +137,7 @@ def test_nothing_reaches_from_one_chunk_into_the_next() -> None:
 
 
 @pytest.mark.parametrize(("gap", "covered"), [(WINDOW - 2, 1.0), (WINDOW - 1, 0.5)])
-def test_a_passage_is_24_tokens(gap: int, covered: float) -> None:
+def test_passage_has_24_tokens(gap: int, covered: float) -> None:
     """Two words count together when both are among 24 tokens, and alone otherwise."""
     scorer = ProximityFeatures([match(0), match(1)], [1.0, 1.0], [], 1.0)
     assert score(scorer, [[0, *[9] * gap, 1]])[1] == [covered]
@@ -152,7 +152,7 @@ def test_function_words_count_in_pairs_alone() -> None:
     )
 
 
-def test_a_word_is_read_as_what_it_matches_best() -> None:
+def test_better_match_of_a_word_counts() -> None:
     """If a word of a chunk matches two words of the query, the better match counts."""
     weak = Match(np.array([0, 1], np.uint64), np.array([1.0, 0.5]))
     strong = Match(np.array([0, 1], np.uint64), np.array([0.5, 1.0]))
@@ -163,7 +163,7 @@ def test_a_word_is_read_as_what_it_matches_best() -> None:
     )
 
 
-def test_a_query_without_words_finds_nothing() -> None:
+def test_query_without_words_has_zero_features() -> None:
     """Without words all parts are 0, and without chunks the arrays are empty."""
     scorer = ProximityFeatures([], [], [], 1.0)
     stage = Proximity(scorer)

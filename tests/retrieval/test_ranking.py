@@ -33,7 +33,7 @@ def test_ratios_above_one_are_told_apart() -> None:
 @pytest.mark.parametrize("many", [0, 1 << 14])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(scores, st.one_of(st.integers(1, 4), st.integers(1, 50), st.integers(2**62, 2**80)))
-def test_the_best_are_those_that_reach_the_nth_best(
+def test_best_rows_reach_nth_best_score(
     monkeypatch: pytest.MonkeyPatch, many: int, values: list[float], n: int
 ) -> None:
     """All positive scores that are as good as the n-th best are found, in ascending place, and no other."""
@@ -52,7 +52,7 @@ def test_the_best_are_those_that_reach_the_nth_best(
     ),
     st.one_of(st.integers(1, 4), st.integers(1, 50)),
 )
-def test_the_best_quotients_are_those_of_dividing_all(
+def test_best_quotients_equal_full_division(
     monkeypatch: pytest.MonkeyPatch, pairs: list[tuple[float, float]], n: int
 ) -> None:
     """Dividing only possible best sums selects the same rows as dividing all sums, with ties."""

@@ -108,7 +108,7 @@ def test_forms_and_compounds_share_letters() -> None:
     assert ranking("Kraftwagen auf dem Dach", chunks) == [1, 0]
 
 
-def test_many_ties_are_left_apart() -> None:
+def test_large_tie_is_not_compared() -> None:
     """If more chunks tie than can be compared, they have equal scores and are not compared."""
     chunks = [
         f"cat{chr(97 + a)}{chr(97 + b)} purr" for a, b in itertools.product(range(26), range(26))

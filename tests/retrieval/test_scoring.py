@@ -63,7 +63,7 @@ def test_scores_of_many_chunks_are_those_of_the_reference(weighting: WeightingNa
 
 
 @given(strategies.plain_texts, st.lists(strategies.plain_texts, min_size=1, max_size=8))
-def test_the_textbook_cosine_is_that_of_scikit_learn(query: str, chunks: list[str]) -> None:
+def test_textbook_cosine_equals_scikit_learn(query: str, chunks: list[str]) -> None:
     """For equal terms the cosine equals that of TfidfVectorizer, also with unknown words in the query."""
     from sklearn.feature_extraction.text import TfidfVectorizer  # takes long
 
@@ -73,7 +73,7 @@ def test_the_textbook_cosine_is_that_of_scikit_learn(query: str, chunks: list[st
     assert scores(query, chunks, "cosine") == pytest.approx(expected.tolist(), abs=1e-9)
 
 
-def test_the_textbook_cosine_of_prose_is_that_of_scikit_learn() -> None:
+def test_textbook_cosine_of_prose_equals_scikit_learn() -> None:
     """The same holds for many chunks of prose-like text, with one-letter words enabled in TfidfVectorizer."""
     rng = random.Random(1)  # noqa: S311
     words = [f"{a}{b}" for a in "bcdfgh" for b in ("a", "e", "ile", "ound", "x")] + ["a", "i"]
@@ -102,7 +102,7 @@ def test_scores_lie_between_0_and_1(
 
 
 @given(strategies.chunk_texts, strategies.chunk_lists, st.integers(0, 8), weightings)
-def test_a_chunk_equal_to_the_query_scores_1(
+def test_chunk_equal_to_query_scores_1(
     query: str, chunks: list[str], place: int, weighting: WeightingName
 ) -> None:
     """A chunk that is the query scores exactly 1.0, and none scores higher; only a text without terms is not found."""
@@ -136,7 +136,7 @@ def test_permuting_chunks_permutes_scores(
 @costly
 @given(strategies.word_texts(max_words=5), strategies.chunk_lists, st.booleans(), weightings)
 @example("cats purr", ["cats purr", "cats purr cats purr", "zebra"], True, "pivoted")
-def test_a_word_that_no_chunk_has_changes_no_order(
+def test_unknown_query_word_keeps_order(
     query: str, chunks: list[str], first: bool, weighting: WeightingName
 ) -> None:
     """An unrelated word in the query lowers every score by one factor, and so changes no order."""

@@ -53,7 +53,7 @@ def taken(query: str, chunks: list[str] = CHUNKS, **options: object) -> dict[str
         ("戦争保険 umbrela", {"umbrela": "umbrella"}),
     ],
 )
-def test_what_is_taken_for_what(query: str, corrections: dict[str, str]) -> None:
+def test_only_long_unknown_words_are_corrected(query: str, corrections: dict[str, str]) -> None:
     """Only a long unknown word is corrected, by a single letter, and never its first letter."""
     assert taken(query) == corrections
     assert taken(query, correct_spelling=False) == taken(query, weighting="cosine") == {}
@@ -84,7 +84,7 @@ def test_near_words_are_those_of_the_slow_rule(word: str, words: list[str]) -> N
 
 @costly
 @given(st.lists(st.text("ab", min_size=7, max_size=8), min_size=1, max_size=12), st.integers(1, 5))
-def test_a_correction_is_the_corrected_question(words: list[str], at: int) -> None:
+def test_correction_equals_corrected_query(words: list[str], at: int) -> None:
     """Results, scores, spans and explanations equal those of the corrected query, for any segments."""
     word = f"{words[0][:at]}k{words[0][at + 1 :]}"
     chunks = [" ".join(words[at : at + 3]) for at in range(len(words))]
@@ -106,7 +106,7 @@ def test_a_correction_is_the_corrected_question(words: list[str], at: int) -> No
     assert (told.score, told.terms, told.corrections) == (other.score, other.terms, {word: best})
 
 
-def test_the_most_frequent_word_is_meant_and_of_equals_the_first() -> None:
+def test_most_frequent_word_is_the_correction() -> None:
     """Chunks of all segments are counted; words of removed chunks do not count."""
     index = ChunkIndex(["planets", "planers", "planters", "planers"])
     assert index.search("planeks").metadata.corrections == {"planeks": "planers"}
@@ -137,7 +137,7 @@ def test_titles_have_words_too() -> None:
     }
 
 
-def test_a_question_with_signs_is_taken_at_its_word() -> None:
+def test_query_with_operators_is_not_corrected() -> None:
     """Queries with operators are not corrected."""
     assert (
         taken("umbrela -fire", syntax="operators")
@@ -147,7 +147,7 @@ def test_a_question_with_signs_is_taken_at_its_word() -> None:
     assert taken("umbrela", syntax="operators") == {"umbrela": "umbrella"}
 
 
-def test_many_unknown_words_are_bounded() -> None:
+def test_number_of_corrections_is_bounded() -> None:
     """At most eight words of a query are corrected, and a query of more than 64 words is unchanged."""
     words = [
         "".join(letters) for letters in itertools.islice(itertools.product("bcdf", repeat=4), 12)
@@ -175,7 +175,7 @@ def test_words_that_begin_alike_are_few_to_look_at(monkeypatch: pytest.MonkeyPat
     assert sum(looked_at) <= 2 * 4**2
 
 
-def test_where_there_is_nothing_nothing_is_corrected() -> None:
+def test_empty_index_corrects_nothing() -> None:
     """A collection without segments leaves unknown words unchanged."""
     collection = LocalSegments([], weighting_named("pivoted"))
     ranking = rank(parse("umbrela", inflects=True), 5, collection)
@@ -213,7 +213,7 @@ def test_corrections_are_written_where_there_are_any() -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1, None, "no"])
-def test_the_option_is_a_boolean(value: object) -> None:
+def test_correct_of_other_type_raises(value: object) -> None:
     """Anything else is refused by name."""
     with pytest.raises(InvalidRequestError, match="correct_spelling must be True or False"):
         search("cat", ["cat"], correct_spelling=value)

@@ -60,7 +60,7 @@ def test_english_words_match_their_inflections(word: str, text: str, expected: s
     assert matches(word, text) == dict.fromkeys(expected.split(), 1.0)
 
 
-def test_what_was_matched_is_not_pickled() -> None:
+def test_cached_matches_are_not_pickled() -> None:
     """Searches do not change the pickle of an index, because cached stems are valid in this process only."""
     postings, asked = vocabulary("connect connected"), tokenize(["connections"])
     before = pickle.dumps(postings)

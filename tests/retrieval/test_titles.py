@@ -49,7 +49,9 @@ def test_scores_are_those_of_the_reference(
 
 @costly
 @given(strategies.queries, titled, st.lists(st.integers(0, 2), min_size=10, max_size=10))
-def test_the_law_of_segments_holds(query: str, chunks: list[Chunk], owner: list[int]) -> None:
+def test_titled_results_are_independent_of_segments(
+    query: str, chunks: list[Chunk], owner: list[int]
+) -> None:
     """However titled chunks are cut into segments, merged or taken out, results and explanations have the same bits."""
     every, positions = read_chunks(chunks), np.arange(len(chunks))
     parts = [positions[np.array(owner[: len(chunks)], int) == number] for number in range(3)]
@@ -107,7 +109,7 @@ def test_blank_titles_are_none(query: str, texts: list[str]) -> None:
 
 
 @given(strategies.chunk_texts, strategies.chunk_texts)
-def test_a_titles_words_are_the_first_of_its_chunk(title: str, text: str) -> None:
+def test_title_words_precede_text_words(title: str, text: str) -> None:
     """A chunk's words are the words of its title and its text, and a segment stores the number of title words."""
     segment = build(read_chunks([Chunk(text, title=title)]), np.arange(1))
     own, rest = tokenize([title]), tokenize([text])
@@ -117,7 +119,7 @@ def test_a_titles_words_are_the_first_of_its_chunk(title: str, text: str) -> Non
     assert segment.title_sizes.tolist() == [own.ids.size]
 
 
-def test_a_long_title_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_title_is_counted_completely(monkeypatch: pytest.MonkeyPatch) -> None:
     """A title of several blocks is counted piece by piece."""
     monkeypatch.setattr("relevance_gen.text.blocks.BLOCK_CHARS", 64)
     title = " ".join(map(str, range(100)))
@@ -148,7 +150,7 @@ def test_titles_find_and_order() -> None:
     )
 
 
-def test_a_title_is_no_part_of_text_spans_and_tokens() -> None:
+def test_title_is_excluded_from_spans_and_tokens() -> None:
     """Spans point into the text, and tokens are counted of the text alone."""
     text = "They purr when cats are stroked."
     (with_title,) = search("cats", [Chunk(text, title="All that is known of cats")], spans=True)
@@ -180,7 +182,7 @@ def test_titles_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("title", [None, 3, ["a"]])
-def test_a_title_is_a_string(title: object) -> None:
+def test_title_of_other_type_raises(title: object) -> None:
     """A title of another type is refused in any kind of chunk."""
     with pytest.raises(InvalidRequestError, match=r"chunks\[1\].title"):
         search("cats", ["cats", {"text": "cats", "title": title}])

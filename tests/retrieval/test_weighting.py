@@ -61,7 +61,7 @@ def test_sums_of_norms_are_exact(values: list[float], more: list[float]) -> None
 
 
 @given(norms.filter(bool), st.floats(0.0, 1e6))
-def test_the_pivot_lies_between_norm_and_mean(values: list[float], mean: float) -> None:
+def test_pivoted_norm_is_between_norm_and_mean(values: list[float], mean: float) -> None:
     """The pivoted norm is below the norm of long chunks, above the norm of short chunks, and never 0."""
     for norm, length in zip(values, pivot(np.array(values), mean), strict=True):
         assert length > 0.0
@@ -82,7 +82,7 @@ def test_sums_by_place_are_sums(pairs: list[tuple[int, float]]) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "Cosine", "bm25", None, 1, ["cosine"]])
-def test_only_known_weightings_pass(name: object) -> None:
+def test_unknown_weighting_raises(name: object) -> None:
     """An unknown weighting is refused, and the error lists the known weightings."""
     with pytest.raises(
         InvalidRequestError, match=r'weighting must be "pivoted" or "cosine", got'

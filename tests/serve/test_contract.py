@@ -304,7 +304,7 @@ def test_search_needs_a_key(server: Server) -> None:
 @pytest.mark.parametrize(
     "content_type", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonx"]
 )
-def test_search_wants_json(server: Server, content_type: str | None) -> None:
+def test_other_media_type_returns_415(server: Server, content_type: str | None) -> None:
     """Another media type is a 415 with a JSON error."""
     headers = {"X-API-Key": KEY} | ({"Content-Type": content_type} if content_type else {})
     answer = server.search(SEARCH, headers)

@@ -40,7 +40,7 @@ def test_equal_seed_gives_equal_samples(real: Server) -> None:
     assert [one["text"] for one in once] == [one["text"] for one in streamed["responses"]]
 
 
-def test_many_at_once_are_each_as_alone(real: Server) -> None:
+def test_concurrent_generations_equal_single_ones(real: Server) -> None:
     """Greedy requests that run together give the same results as alone."""
     requests = [{**GREEDY, "text": f"hello {n}"} for n in range(8)]
     alone = [real.generate(request).json["responses"][0]["tokens"] for request in requests]
@@ -199,7 +199,7 @@ def test_search_over_http_is_search(real: Server, by_words: Server) -> None:
                         assert server.search(asked).json == expected
 
 
-def test_two_million_tokens_are_one_search(by_words: Server) -> None:
+def test_search_of_two_million_tokens(by_words: Server) -> None:
     """20,000 chunks of 10 MB, compressed in transit, are searched in bounded time."""
     chance = random.Random(5)  # noqa: S311
     words = ["".join(chance.choices("etaoinshrdlu", k=chance.randint(2, 9))) for _ in range(5000)]

@@ -203,7 +203,7 @@ def test_keys_are_described_as_they_are_asked_for() -> None:
     )
 
 
-def test_references_lead_somewhere() -> None:
+def test_openapi_references_exist() -> None:
     """Every $ref is there."""
     for reference in re.findall(r'"\$ref": ?"#/([^"]+)"', pages.document(ROUTES).decode()):
         found: Any = DOCUMENT
@@ -291,7 +291,7 @@ def test_only_page_files_are_served(server: Server, name: str) -> None:
     assert server.call("GET", f"/static/{name.replace(chr(0), '%00')}").status == 404
 
 
-def test_programs_find_a_list_at_the_root(server: Server) -> None:
+def test_root_lists_paths_for_programs(server: Server) -> None:
     """Clients that do not accept HTML get name, version, every path with its method, and limits; HEAD works for both."""
     for accept in ({}, {"Accept": "*/*"}, {"Accept": "application/json"}):
         answer = server.call("GET", "/", headers=accept)

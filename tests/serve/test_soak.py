@@ -87,7 +87,7 @@ def mutated(chance: random.Random, sent: bytes) -> bytes:
     return bytes(kept)
 
 
-def test_mutations(real: Server) -> None:
+def test_mutated_requests_return_described_status(real: Server) -> None:
     """6,000 requests with changed bytes each get a described status or a closed connection, and memory stays."""
     chance = random.Random(1)  # noqa: S311 - no secret
 

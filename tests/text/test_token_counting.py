@@ -143,7 +143,7 @@ def test_count_all_of_many_megabytes_equals_sum_of_counts(
     assert counter.count_all(chunks) == sum(map(counter.count, chunks))
 
 
-def test_documented_count() -> None:
+def test_query_of_documented_example_has_5_tokens() -> None:
     """The question of the documented example has 5 tokens in the default encoding."""
     counter = token_counter()
     assert counter.count("What is machine learning?") == 5

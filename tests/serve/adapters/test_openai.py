@@ -345,7 +345,7 @@ def test_unsupported_chat_field_raises(field: str, nothing: object) -> None:
         ),
     ],
 )
-def test_two_output_constraints_are_refused_with_the_client_field_names(
+def test_two_output_constraints_raise_with_client_field_names(
     fields: dict[str, Any], message: str
 ) -> None:
     """A request with two constraints of the output is refused, in the client's field names."""

@@ -42,7 +42,7 @@ def status_of(server: Server, path: str = "/stats", **headers: str) -> int:
         (":80", 403),
     ],
 )
-def test_a_host_must_be_known(server: Server, host: str, status: int) -> None:
+def test_unknown_host_is_rejected(server: Server, host: str, status: int) -> None:
     """A host name that a page points at this server's address is rejected."""
     for path in ("/stats", "/metrics", "/", "/none") if status == 403 else ("/stats",):
         assert status_of(server, path, Host=host) == status
@@ -61,7 +61,7 @@ def test_a_host_must_be_known(server: Server, host: str, status: int) -> None:
         ("", 403),
     ],
 )
-def test_an_origin_must_be_known(server: Server, origin: str, status: int) -> None:
+def test_unknown_origin_is_rejected(server: Server, origin: str, status: int) -> None:
     """A cross-origin request is rejected before any work, even if the page could not read the response."""
     assert status_of(server, Origin=origin) == status
     refused = server.generate({"text": "x", "max_tokens": 1}, {**JSON, "Origin": origin})

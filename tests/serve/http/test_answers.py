@@ -41,7 +41,7 @@ def unread(server: Server, stack: ExitStack) -> socket.socket:
     return sock
 
 
-def test_an_answer_is_held_until_it_is_read_and_no_longer_than_allowed(impatient: Server) -> None:
+def test_unread_answer_holds_memory_until_timeout(impatient: Server) -> None:
     """An unread answer counts as its lane's memory; when its time is over, its connection is cut and all given back."""
     with ExitStack() as stack:
         sock = unread(impatient, stack)
@@ -56,7 +56,7 @@ def test_an_answer_is_held_until_it_is_read_and_no_longer_than_allowed(impatient
     assert eventually(lambda: any(map(is_logged, impatient.log_lines)))
 
 
-def test_a_reader_that_trickles_is_cut_too(impatient: Server) -> None:
+def test_trickling_reader_times_out(impatient: Server) -> None:
     """Reading a little now and then does not win more time."""
     with ExitStack() as stack:
         sock = unread(impatient, stack)

@@ -37,9 +37,7 @@ def test_each_configured_key_is_valid() -> None:
     assert not holds(Keys([digest("")]), "")
 
 
-def test_a_key_file_is_read_again_when_it_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_key_file_is_reloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys follow the lines of the file: plain, hashed, comments. A byte order mark is ignored."""
     monkeypatch.setattr(auth, "_CHECK_INTERVAL_S", 0.0)
     file = tmp_path / "keys"
@@ -61,9 +59,7 @@ def test_a_key_file_is_read_again_when_it_changes(
     ]
 
 
-def test_a_lost_key_file_leaves_the_last_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_key_file_keeps_last_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing or binary key file leaves the last keys valid."""
     monkeypatch.setattr(auth, "_CHECK_INTERVAL_S", 0.0)
     file = tmp_path / "keys"
@@ -95,7 +91,7 @@ def test_malformed_digest_is_rejected(
         read_digests(file)
 
 
-def test_a_server_does_not_start_with_a_malformed_key_file(
+def test_malformed_key_file_prevents_start(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The error is a single line with the location, and the status is 2."""
@@ -106,7 +102,7 @@ def test_a_server_does_not_start_with_a_malformed_key_file(
     assert "line 3 of the key file" in line
 
 
-def test_a_key_is_made_where_none_is_configured() -> None:
+def test_server_without_keys_generates_one() -> None:
     """A server without keys generates a key and prints it once, on standard output and not in the log."""
     with Server(RELEVANCE_GEN_API_KEYS="") as server:
         (line,) = [line for line in server.said if "X-API-Key" in line]
@@ -118,7 +114,7 @@ def test_a_key_is_made_where_none_is_configured() -> None:
         assert key not in server.log
 
 
-def test_a_server_reads_its_key_file_again(tmp_path: Path) -> None:
+def test_running_server_reloads_key_file(tmp_path: Path) -> None:
     """A running server reloads a changed key file, and does not generate a key."""
     file = tmp_path / "keys"
     file.write_text("first\n")
@@ -134,7 +130,7 @@ def test_a_server_reads_its_key_file_again(tmp_path: Path) -> None:
         assert server.search(BODY, {**JSON, "X-API-Key": "first"}).status == 401
 
 
-def test_the_log_has_neither_keys_nor_bodies(server: Server) -> None:
+def test_log_contains_no_keys_and_no_bodies(server: Server) -> None:
     """The log contains the beginning of a key's digest, and no bodies or queries; standard output contains neither."""
     headers = {**KEYED, "X-Request-ID": "log-test"}
     server.call(
@@ -151,7 +147,7 @@ def test_the_log_has_neither_keys_nor_bodies(server: Server) -> None:
     assert (line["method"], line["path"], line["status"]) == ("POST", "/search", 200)
 
 
-def test_a_bearer_key_is_as_good(server: Server) -> None:
+def test_bearer_key_equals_header_key(server: Server) -> None:
     """``Authorization: Bearer`` opens what ``X-API-Key`` opens; other schemes do not; of two keys X-API-Key counts."""
     for shown, status in (
         ({"Authorization": f"Bearer {KEY}"}, 200),

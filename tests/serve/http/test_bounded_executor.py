@@ -86,7 +86,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_a_cancelled_waiter_leaves_no_gap() -> None:
+def test_cancelled_waiter_frees_its_slot() -> None:
     """A caller cancelled while it waits, or while its work runs, costs the gate no place."""
 
     async def run() -> None:
@@ -120,7 +120,7 @@ def test_executor_raises_errors_and_frees_slots() -> None:
     asyncio.run(run())
 
 
-def test_a_long_wait_is_refused() -> None:
+def test_long_wait_is_rejected() -> None:
     """A task that waits too long is rejected with a time to retry."""
 
     async def run() -> None:

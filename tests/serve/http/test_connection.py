@@ -52,7 +52,7 @@ def test_aiohttp_takes_these_options() -> None:
     assert "handler_cancellation" in inspect.signature(web.Server.__init__).parameters
 
 
-def test_a_newer_aiohttp_is_not_taken_unseen() -> None:
+def test_aiohttp_has_upper_bound() -> None:
     """The aiohttp version has an upper bound, because private names change without notice."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (wanted,) = (

@@ -20,7 +20,7 @@ from relevance_gen.serve.settings import Settings
 from relevance_gen.types import Stats
 
 
-def test_a_stopped_model_process_is_a_503(tmp_path: Path) -> None:
+def test_stopped_model_process_returns_503(tmp_path: Path) -> None:
     """A model process that accepts connections without answering counts as zero runners; a generation ends with a 503."""
     request = make_mocked_request("POST", "/generate")
     request[REQUEST_ID] = "r"

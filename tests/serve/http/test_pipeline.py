@@ -38,7 +38,7 @@ SEARCHED = ("search_seconds_count", "search_chunks_total")
 @pytest.mark.parametrize(
     ("n_prompt", "n_tokens", "on_loop"), [(1000, 1, True), (100_000, 1, False), (1, 9000, False)]
 )
-def test_only_small_responses_are_written_on_the_loop(
+def test_large_responses_are_written_in_a_thread(
     n_prompt: int, n_tokens: int, on_loop: bool
 ) -> None:
     """A response with a large prompt or large samples is written in a thread, so that the event loop stays free."""
@@ -72,7 +72,7 @@ def test_echoed_prompt_counts_for_each_sample(
     assert (GENERATION.of_responses((response,), task) <= LOOP_LIMIT_BYTES) == on_loop
 
 
-def test_the_end_of_a_stream_is_held_before_it_is_made() -> None:
+def test_last_event_is_reserved_before_it_is_written() -> None:
     """Memory is held while the last event is written; without memory it is not written."""
     task = GenerationTask((GenerationRequest("x"),))
     responses = (GenerationResponse(0.0, 0.0, 1, "x", 1, (Completion("x", 1000, 0.0, "length"),)),)
@@ -94,7 +94,7 @@ def test_the_end_of_a_stream_is_held_before_it_is_made() -> None:
     assert found == [n_bytes]
 
 
-def test_a_prompt_is_packed_and_its_search_is_counted(server: Server) -> None:
+def test_prompt_is_compressed_and_its_search_counted(server: Server) -> None:
     """POST /prompt answers with the coding that is accepted, and its search counts like any other."""
     before = [server.metric(name) for name in SEARCHED]
     answer = server.call(
@@ -109,7 +109,7 @@ def test_a_prompt_is_packed_and_its_search_is_counted(server: Server) -> None:
     assert [server.metric(name) for name in SEARCHED] == [before[0] + 1, before[1] + 2]
 
 
-def test_the_spans_of_a_prompt_count_as_memory() -> None:
+def test_prompt_spans_count_as_memory() -> None:
     """A short word found a hundred thousand times in a small body is refused for a prompt, as it is for a search."""
     with Server("--max-buffered-bytes", "48MiB", program=HALF_SCRIPTED) as server:
         assert eventually(server.is_healthy)
@@ -137,7 +137,7 @@ def unread(server: Server, stack: ExitStack) -> None:
     sock.sendall(request_bytes("POST", "/v1/completions", json.dumps(asked).encode(), KEYED))
 
 
-def test_the_first_event_of_a_stream_counts_as_memory(server: Server) -> None:
+def test_first_stream_event_counts_as_memory(server: Server) -> None:
     """Unread bytes are held like any other memory; after a disconnect zero bytes are held."""
     chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
     received_bytes = server.metric("http_request_body_bytes_total")
@@ -153,7 +153,7 @@ def test_the_first_event_of_a_stream_counts_as_memory(server: Server) -> None:
     assert eventually(lambda: server.metric(HELD) == 0)
 
 
-def test_the_first_event_of_a_stream_is_read_in_time(impatient: Server) -> None:
+def test_unread_first_stream_event_times_out(impatient: Server) -> None:
     """A client that reads nothing of it is cut when its time is over."""
     with ExitStack() as stack:
         unread(impatient, stack)

@@ -33,7 +33,7 @@ BODY = {"query": "x", "chunk_txts": ["x"]}
 
 
 @given(limit=st.integers(1, 20), calls=st.lists(st.sampled_from("abc"), max_size=60))
-def test_each_key_gets_its_number(limit: int, calls: list[str]) -> None:
+def test_each_key_is_admitted_up_to_its_limit(limit: int, calls: list[str]) -> None:
     """Within a window every key is admitted exactly up to the limit, independent of other keys."""
 
     async def admitted() -> dict[str, int]:
@@ -53,7 +53,7 @@ def test_each_key_gets_its_number(limit: int, calls: list[str]) -> None:
     assert asyncio.run(admitted()) == {key: min(limit, calls.count(key)) for key in "abc"}
 
 
-def test_a_window_slides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_is_admitted_after_window(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once the window has passed, a key is admitted again."""
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s)
@@ -71,7 +71,7 @@ def test_a_window_slides(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(run())
 
 
-def test_a_clock_that_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_set_back_does_not_lock_out_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """No key is locked out for longer than a window, and the headers stay plausible."""
     now_s = time.time()
     monkeypatch.setattr(time, "time", lambda: now_s)
@@ -128,7 +128,7 @@ def test_storage_with_invalid_reset_time_counts_as_lost(reset_time: Any, remaini
     asyncio.run(run())
 
 
-def test_off_is_off() -> None:
+def test_disabled_limit_admits_every_request() -> None:
     """Without a limit every request is admitted, without RateLimit headers."""
     rate = RateLimit("off", "memory://", Metrics.for_one_process())
     assert [asyncio.run(rate.admit("a")) for _ in range(100)] == [{}] * 100
@@ -137,7 +137,7 @@ def test_off_is_off() -> None:
 @pytest.mark.parametrize(
     "address", ["foo://u:pw@h", "redis://u:pw@h:abc", "redis://u:p/w@h", "redis://[u:pw@h"]
 )
-def test_a_refused_storage_address_is_not_repeated(address: str) -> None:
+def test_error_omits_storage_address(address: str) -> None:
     """The error for a bad storage address does not repeat it: it can contain a password."""
     with pytest.raises(ConfigurationError) as caught:
         RateLimit("1/day", address, Metrics.for_one_process())
@@ -279,9 +279,7 @@ def answering(reply: bytes) -> Iterator[str]:
         b"~1\r\n:1\r\n",
     ],
 )
-def test_a_redis_that_answers_anything_does_not_stop_search(
-    reply: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_faulty_redis_does_not_stop_search(reply: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """With any server at the storage's address, searches continue; the loss is logged once."""
 
     async def run(storage: str) -> list[int]:

@@ -87,7 +87,7 @@ def test_bodies_of_generations_without_a_key_are_smaller(server: Server) -> None
         assert server.generate(sent, {**KEYED, **coding}).status == 400
 
 
-def test_a_wrong_key_is_none(small: Server) -> None:
+def test_wrong_key_uses_anonymous_pool(small: Server) -> None:
     """A wrong key does not give access to the pool of authenticated clients."""
     with ExitStack() as stack:
         unfinished(small, stack, {**JSON, "X-API-Key": "wrong"}, 2)
@@ -123,7 +123,7 @@ def test_parsing_generations_takes_no_thread_of_search(small: Server) -> None:
         assert search.result().status == 200
 
 
-def test_a_long_search_for_a_prompt_keeps_no_chat_waiting(server: Server) -> None:
+def test_long_prompt_search_does_not_block_chats(server: Server) -> None:
     """The search of a prompt uses a thread of the search pool; the thread that renders conversations stays free."""
     with ThreadPoolExecutor(1) as pool, Held() as searching:
         asked = {"question": searching.words, "chunk_txts": ["hold"]}
@@ -175,7 +175,7 @@ def read_children(server: Server) -> list[str]:
     return " ".join(task.read_text() for task in tasks).split()
 
 
-def test_a_document_that_takes_long_keeps_only_its_own_key_waiting() -> None:
+def test_slow_document_delays_only_its_own_key() -> None:
     """While the process that reads a document of one key hangs, a document of another key is read by a different process."""
     document = {"name": "a.txt", "content": base64.b64encode(b"Apples").decode()}
     other = {**KEYED, "X-API-Key": "another"}
@@ -261,7 +261,7 @@ CHUNKS = {"chunk_txts": ["x"]}
     ],
     ids=["search", "operators", "bytes", "explain", "compress", "prompt", "rerank", "rerank-texts"],
 )
-def test_a_query_beyond_the_limit_is_a_413(
+def test_query_above_limit_returns_413(
     small: Server, path: str, body: dict[str, object], field: str
 ) -> None:
     """Every route that searches refuses a longer query, and names the limit and the remedy."""
@@ -272,12 +272,12 @@ def test_a_query_beyond_the_limit_is_a_413(
     assert "--max-query-bytes" in text
 
 
-def test_a_query_at_the_limit_is_answered(small: Server) -> None:
+def test_query_at_limit_is_answered(small: Server) -> None:
     """The longest allowed query is searched."""
     assert small.search({"query": "x" * 65_536, "chunk_txts": ["x"]}).status == 200
 
 
-def test_the_limit_of_a_query_can_be_changed() -> None:
+def test_query_limit_is_configurable() -> None:
     """The limit is a setting; agents' questions count, too."""
     flags = ("--model", "none", "--max-query-bytes", "9", "--folder", str(Path(__file__).parent))
     headers = {**KEYED, "Accept": "application/json, text/event-stream"}

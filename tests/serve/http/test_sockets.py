@@ -66,7 +66,7 @@ def test_missing_body_is_408(impatient: Server) -> None:
     assert b'"type":"timeout"' in received
 
 
-def test_a_dripping_body_is_a_408(impatient: Server) -> None:
+def test_slow_body_returns_408(impatient: Server) -> None:
     """A client that sends single bytes slowly is disconnected."""
     with impatient.raw() as sock:
         sock.sendall(request_bytes("POST", "/search", headers={**KEYED, "Content-Length": "100"}))
@@ -79,7 +79,7 @@ def test_a_dripping_body_is_a_408(impatient: Server) -> None:
         assert status_of(received) == 408
 
 
-def test_a_head_that_does_not_end_is_closed(impatient: Server) -> None:
+def test_incomplete_head_is_closed(impatient: Server) -> None:
     """A connection that never completes a request head is closed after the idle time."""
     for sent in (b"", b"POST /search HT", b"POST /search HTTP/1.1\r\nX-API"):
         started_s = time.monotonic()
@@ -239,7 +239,7 @@ def test_large_bodies_are_a_413(small: Server) -> None:
     assert small.search(at_the_limit).status == 200
 
 
-def test_many_chunks_are_a_413(small: Server) -> None:
+def test_too_many_chunks_return_413(small: Server) -> None:
     """More chunks than allowed is a 413 that names the field and the limit."""
     answer = small.search({"query": "x", "chunk_txts": ["x"] * 1001})
     assert (answer.status, answer.error["field"]) == (413, "chunk_txts")
@@ -260,7 +260,7 @@ def test_deep_nesting_is_a_400(small: Server) -> None:
     assert small.search(nested(11)).status == 400
 
 
-def test_all_bodies_together_are_bounded(small: Server) -> None:
+def test_total_size_of_bodies_is_bounded(small: Server) -> None:
     """When the bodies that are being received are too large together, further bodies are a 503 until clients disconnect."""
     head = request_bytes("POST", "/search", headers={**KEYED, "Content-Length": "1000000"})
     held = 'request_body_bytes_held{lane="search"}'
@@ -320,7 +320,7 @@ def test_idle_connections_do_not_block_requests(server: Server) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_client_that_leaves_is_logged_as_499(server: Server) -> None:
+def test_disconnected_client_is_logged_as_499(server: Server) -> None:
     """A search whose client left before the answer is counted and logged as such."""
     with Held() as searching:
         body = json.dumps(searching.search).encode()
@@ -332,7 +332,7 @@ def test_a_client_that_leaves_is_logged_as_499(server: Server) -> None:
         assert server.logged("left-early")["status"] == 499
 
 
-def test_the_loop_never_waits_for_a_search(server: Server) -> None:
+def test_searches_do_not_block_event_loop(server: Server) -> None:
     """While searches take all threads, other paths are answered at once."""
     n_threads = Settings().n_search_threads
     with ExitStack() as stack:

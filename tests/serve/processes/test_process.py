@@ -50,7 +50,7 @@ def test_generation_times_out_while_model_loads() -> None:
         assert server.process.returncode == 0
 
 
-def test_a_load_that_hangs_is_waited_for_no_longer() -> None:
+def test_searches_are_served_during_hanging_load() -> None:
     """Current and later requests get the reason; searches are served, and the model answers once it is loaded."""
     with (
         Held() as loading,
@@ -94,7 +94,7 @@ def test_sigterm_lets_running_work_finish() -> None:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_terminal_that_is_closed_ends_the_server_in_order(workers: str) -> None:
+def test_closed_terminal_ends_server_gracefully(workers: str) -> None:
     """SIGHUP goes to every process, as from a terminal; what runs is finished and answered, and the status is 0."""
     with ThreadPoolExecutor(1) as pool, Server("--workers", workers) as server, Held() as searching:
         assert eventually(server.is_healthy)
@@ -125,7 +125,7 @@ def test_nohup_keeps_the_server_up_when_its_terminal_is_closed() -> None:
         assert server.end()
 
 
-def test_the_drain_has_a_limit() -> None:
+def test_drain_has_a_limit() -> None:
     """Work that outlasts the limit is cut with a 503, a stream that has begun without a word; the status is 0."""
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(3))
@@ -155,7 +155,7 @@ def outcome(server: Server, path: str, body: object) -> int:
         return 0
 
 
-def test_a_second_signal_ends_at_once() -> None:
+def test_second_signal_ends_immediately() -> None:
     """A second signal, SIGTERM or SIGINT after either, does not wait for anything."""
     with (
         ThreadPoolExecutor(1) as pool,
@@ -171,7 +171,7 @@ def test_a_second_signal_ends_at_once() -> None:
         assert server.process.wait(60) == 128 + signal.SIGINT
 
 
-def test_an_idle_server_ends_at_once() -> None:
+def test_idle_server_ends_immediately() -> None:
     """Open connections without a request do not hold the end up."""
     with (
         Server("--drain-timeout-s", "600", "--idle-timeout-s", "600") as server,
@@ -249,7 +249,7 @@ def test_pages_of_allowed_origins_may_call(unusual: Server) -> None:
         assert "Access-Control-Allow-Origin" not in there.headers
 
 
-def test_a_queue_that_is_full_is_a_429(unusual: Server) -> None:
+def test_full_queue_returns_429(unusual: Server) -> None:
     """Beyond the maximum number of waiting searches, further searches are rejected with Retry-After."""
     with ThreadPoolExecutor(3) as pool, Held() as searching:
         first = pool.submit(unusual.search, searching.search)

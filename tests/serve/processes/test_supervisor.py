@@ -63,7 +63,7 @@ def pids(server: Server, role: str) -> list[int]:
     ]
 
 
-def test_every_worker_answers_for_both_halves(several: Server) -> None:
+def test_every_worker_searches_and_generates(several: Server) -> None:
     """Every worker gives the same results for search, generation, streams, health and stats."""
     for _ in range(12):
         assert several.search(BODY).status == 200
@@ -126,7 +126,7 @@ def test_model_process_receives_the_key_id(several: Server, key: str, lane: str)
     assert eventually(lambda: several.metric(f'request_body_bytes_held{{lane="{lane}"}}') == 0)
 
 
-def test_the_search_of_a_prompt_is_counted(several: Server) -> None:
+def test_prompt_search_is_counted(several: Server) -> None:
     """The model process searches for prompts, and the workers report its metrics."""
     counts = (
         "search_seconds_count",
@@ -171,7 +171,7 @@ def test_metrics_are_of_all_processes(several: Server) -> None:
     assert eventually(lambda: several.metric("runners") == 1)
 
 
-def test_a_client_that_leaves_frees_its_slots_behind_the_worker(several: Server) -> None:
+def test_disconnected_client_frees_slots_of_model_process(several: Server) -> None:
     """An abandoned stream also ends in the model process."""
     _, events = events_of(several, {"text": "x", "max_tokens": 100_000, "num_samples": 8})
     next(events)
@@ -240,7 +240,7 @@ class Process:
         """Ignore it."""
 
 
-def test_a_worker_that_cannot_live_is_not_started_in_a_loop(
+def test_failing_worker_restarts_with_growing_delay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A process that dies again and again is started at once, then after delays that double, unless one lived."""
@@ -336,7 +336,7 @@ def test_sigterm_drains_every_process() -> None:
         assert eventually(lambda: not any(is_running(pid) for pid in children))
 
 
-def test_every_processs_drain_has_a_limit() -> None:
+def test_drain_of_all_processes_has_a_limit() -> None:
     """Requests that exceed the time limit end with a 503, also through a worker; all processes end with status 0."""
     with (
         ThreadPoolExecutor(1) as pool,

@@ -89,7 +89,7 @@ def test_long_texts_are_refused_truncated_or_averaged() -> None:
     with_embedder(work)
 
 
-def test_a_request_that_is_cancelled_leaves_the_encoder_free() -> None:
+def test_cancelled_request_frees_encoder() -> None:
     """Cancelling discards the remaining texts of 100,000, and frees their slots in the queue."""
 
     async def work(embedder: EmbeddingService, metrics: Metrics) -> None:
@@ -139,7 +139,7 @@ def test_slow_encoding_times_out() -> None:
     with_embedder(work, encoder_queue=len(LONG), encoder_timeout_s=0.2)
 
 
-def test_an_encoder_that_cannot_be_loaded_is_none() -> None:
+def test_encoder_that_cannot_be_loaded_is_reported() -> None:
     """The server continues without encoder; requests get the reason, and their slots in the queue are freed."""
 
     def fail(_: NamedModel) -> Encoder:
@@ -157,7 +157,7 @@ def test_an_encoder_that_cannot_be_loaded_is_none() -> None:
     with_embedder(work, fail)
 
 
-def test_the_settings_name_the_encoder() -> None:
+def test_configured_encoder_is_loaded() -> None:
     """The configured file is loaded."""
     encoder = load_encoder(Settings(encoder_threads=1), NamedModel("any", str(ENCODER)))
     assert isinstance(encoder, Encoder)

@@ -46,7 +46,7 @@ def extractor() -> Iterator[Extractor]:
         ("", b"Apples", [({}, "Apples")]),
     ],
 )
-def test_every_format_is_read(
+def test_each_format_equals_command_line(
     extractor: Extractor, name: str, content: bytes, parts: list[tuple[dict[str, int], str]]
 ) -> None:
     """The parts equal the parts of the command line, each with its location."""
@@ -136,7 +136,7 @@ def test_extract_killed_process_is_busy() -> None:
         extractor.close()
 
 
-def test_the_names_of_sheets_are_text() -> None:
+def test_sheet_names_count_as_text() -> None:
     """Sheet names count as text: a small archive can repeat a name many times."""
     name, extractor = "x" * 30_000, Extractor()
     sheets = "".join(f'<sheet name="{name}" r:id="a"/>' for _ in range(1000))

@@ -23,7 +23,7 @@ from tests.serve.shards import save_shards
 ASKED = {"query": "cats", "index": "pets"}
 
 
-def test_a_name_is_read() -> None:
+def test_body_with_index_name_searches_that_index() -> None:
     """A body that names an index asks that index, with all other fields as ever."""
     task, _ = own.read_search({**ASKED, "allow_partial": True, "top_n": 3, "where": {"page": 1}})
     assert (task.index, list(task.chunks)) == (IndexRef("pets", True), [])
@@ -69,7 +69,7 @@ def test_unknown_field_error_lists_index() -> None:
 @pytest.mark.parametrize(
     "body", [{"query": "a", "chunk_txts": ["a"], "allow_partial": True}, {"query": "a"}]
 )
-def test_without_a_name_the_contract_stays(body: dict[str, Any]) -> None:
+def test_body_without_index_name_requires_chunks(body: dict[str, Any]) -> None:
     """Without an index name chunks are required, and fields of named indexes are unknown."""
     with pytest.raises(
         InvalidRequestError, match=r"chunk_txts is required|allow_partial is not a known field"
@@ -77,7 +77,7 @@ def test_without_a_name_the_contract_stays(body: dict[str, Any]) -> None:
         own.read_search(body)
 
 
-def test_without_a_cluster_the_field_is_refused(real: Server) -> None:
+def test_index_name_without_cluster_is_an_error(real: Server) -> None:
     """A server without a cluster reports that it has no such index, and how to start it with one."""
     for path, body in (("/search", ASKED), ("/explain", {**ASKED, "original_index": 0})):
         answer = real.call("POST", path, body, KEYED)
@@ -205,7 +205,7 @@ def test_invalid_index_settings_are_rejected(
     assert message in capsys.readouterr().err
 
 
-def test_a_key_for_no_index_is_refused() -> None:
+def test_key_restricted_to_unknown_index_is_an_error() -> None:
     """With a misspelled name, every key could use the index that was meant."""
     settings = read(["--index", "pets=a,b.index", "--index-key", "pats=0123456789ab"], {})
     assert settings.index == (("pets", "a,b.index"),)

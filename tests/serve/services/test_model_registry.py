@@ -309,7 +309,7 @@ def test_concurrent_leases_share_one_load(shop: Shop) -> None:
     assert registry.loaded("generate") == shop.loaded
 
 
-def test_the_one_that_was_not_used_for_longest_makes_room(shop: Shop) -> None:
+def test_least_recently_used_model_is_evicted(shop: Shop) -> None:
     """Idle models are evicted; a model in use stays, and gets no new requests while a request waits for its memory."""
     registry = Stepwise(shop, shop.settings(model_bytes=ROOM))
 
@@ -414,7 +414,7 @@ def test_those_with_a_key_are_first(shop: Shop) -> None:
         assert keyed.done()
 
 
-def test_a_load_that_hangs_is_waited_for_so_long_and_no_longer(shop: Shop) -> None:
+def test_hanging_load_times_out(shop: Shop) -> None:
     """Waiting requests are rejected after the load timeout, later requests at once; a late model is leased."""
     registry = Stepwise(shop, shop.settings(model_load_timeout_s=LOAD_TIMEOUT_S))
     says = "the model has been loading for more than 30 seconds"
@@ -476,9 +476,7 @@ def test_failed_load_is_reported_and_retried_after_pause(shop: Shop) -> None:
         assert future.result().name == "b"
 
 
-def test_where_no_thread_is_to_be_had_a_load_is_tried_again(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_load_is_retried_if_no_thread_starts(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting requests are rejected, and the model does not count as loading."""
 
     def fail(_: threading.Thread) -> None:
@@ -518,9 +516,7 @@ def test_unexpected_load_error_is_hidden_from_clients(
 
 
 @pytest.mark.parametrize("change", [lambda path: path.write_bytes(b"another"), Path.unlink])
-def test_a_file_that_changes_is_not_loaded_again(
-    shop: Shop, change: Callable[[Path], object]
-) -> None:
+def test_changed_model_file_is_not_reloaded(shop: Shop, change: Callable[[Path], object]) -> None:
     """A loaded model is unaffected; after it was unloaded, requests are rejected because its file has changed."""
     registry = Stepwise(shop, shop.settings(model_idle_s=IDLE_S))
     with registry.lease("generate", "a"):
@@ -543,7 +539,7 @@ def test_a_file_that_changes_is_not_loaded_again(
     st.lists(st.text(max_size=3), min_size=1, max_size=4, unique=True),
     st.none() | st.text(max_size=3),
 )
-def test_names(names: list[str], asked: str | None) -> None:
+def test_model_name_selects_model(names: list[str], asked: str | None) -> None:
     """A known name selects its model; None selects the first, and so does any name of a single model; other names are rejected."""
     settings = Settings(model=tuple(NamedModel(name, name) for name in names))
     registry = ModelRegistry(settings, {"generate": Model}, metrics_of(settings))

@@ -72,7 +72,7 @@ def prompt(backend: Worded, timeout_s: float = 10.0, **options: Any) -> PromptRe
     return asyncio.run(asked())
 
 
-def test_a_model_without_a_template_is_asked_for_a_text() -> None:
+def test_prompt_for_model_without_template_is_a_completion() -> None:
     """What to post to /generate, with the sentences shown and the tokens and lines that end an answer."""
     written = prompt(Worded(ChatFormat(n_ctx=512, ends=(1, 7))))
     (source,) = written.sources
@@ -87,7 +87,7 @@ def test_a_model_without_a_template_is_asked_for_a_text() -> None:
     }
 
 
-def test_a_chat_model_is_asked_in_a_conversation() -> None:
+def test_prompt_for_chat_model_is_a_conversation() -> None:
     """What to post to /v1/chat/completions: fields of that interface, and the sources numbered."""
     written = prompt(Worded(ChatFormat(template="{{ messages }}", n_ctx=4096)))
     assert written.path == "/v1/chat/completions"
@@ -97,7 +97,7 @@ def test_a_chat_model_is_asked_in_a_conversation() -> None:
     assert f"[1] {CHUNKS[1]}\n\nQuestion: {QUESTION}" in message["content"]
 
 
-def test_a_copy_is_a_choice() -> None:
+def test_copied_answer_is_constrained_to_sentences() -> None:
     """By the model's file or by the request: of the best passage, or in a conversation of all sentences shown."""
     by_file = prompt(Worded(ChatFormat(n_ctx=512, is_extractive=True)))
     assert by_file.request["choice"] == [f" {CHUNKS[1]}"]

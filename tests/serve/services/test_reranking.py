@@ -101,7 +101,7 @@ def expected(**options: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-def test_it_answers_and_explains_as_the_library_does(cache_bytes: int) -> None:
+def test_reranked_response_and_explanation_equal_library(cache_bytes: int) -> None:
     """Once, again and from a kept index, with a number and for all, the response is that of `search(reranker=)`."""
 
     def work(searcher: Searcher, _: RerankingService, metrics: Metrics) -> None:
@@ -135,7 +135,7 @@ def test_agents_search_without_it(tmp_path: Path) -> None:
     with_searcher(work, index=(("facts", str(tmp_path / "facts.index")),))
 
 
-def test_of_more_than_it_may_read_the_best_are_read() -> None:
+def test_reranker_reads_best_candidates_within_limit() -> None:
     """If more texts are requested than the settings allow, the best texts by lexical score are reranked."""
 
     def work(searcher: Searcher, _: RerankingService, __: Metrics) -> None:
@@ -146,7 +146,7 @@ def test_of_more_than_it_may_read_the_best_are_read() -> None:
     with_searcher(work, reranker_texts=2)
 
 
-def test_without_a_reranker_all_is_as_without() -> None:
+def test_missing_reranker_leaves_results_unchanged() -> None:
     """If the reranker could not be loaded or is closed, searches are answered, with the reason."""
 
     def fail() -> Reranker:
@@ -180,7 +180,7 @@ def test_more_passages_than_may_wait_are_not_read() -> None:
     with_searcher(work, reranker_texts=1)
 
 
-def test_a_reranker_with_much_to_do_is_not_waited_for() -> None:
+def test_busy_reranker_is_skipped() -> None:
     """Slow scores are abandoned, and excess searches are not started; afterwards all quotas are free."""
     held = HeldReranker()
 

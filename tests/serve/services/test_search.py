@@ -34,7 +34,7 @@ def searcher(**settings: Any) -> Searcher:
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-def test_it_answers_as_the_library_does(cache_bytes: int) -> None:
+def test_response_equals_library(cache_bytes: int) -> None:
     """Once, again, and from a kept index, with and without a cache, the response is that of `search`."""
     tried = searcher(index_cache_bytes=cache_bytes)
     for true_order in (True, False):
@@ -68,7 +68,7 @@ def test_errors_name_the_chunk() -> None:
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-def test_it_explains_as_the_library_does(cache_bytes: int) -> None:
+def test_explanation_equals_library(cache_bytes: int) -> None:
     """Once, again, and from a kept index, with and without a cache, the explanation is that of `ChunkIndex`."""
     tried = searcher(index_cache_bytes=cache_bytes)
     index = ChunkIndex(CHUNKS)
@@ -77,7 +77,7 @@ def test_it_explains_as_the_library_does(cache_bytes: int) -> None:
         assert tried.explain(task, "a-key") == index.explain(task.params.query, position)
 
 
-def test_there_must_be_a_chunk_to_explain() -> None:
+def test_explain_position_out_of_range_raises() -> None:
     """A position beyond the chunks, and a request without chunks, are refused as the client named them."""
     for chunks, field in ((CHUNKS, "original_index"), ([], "chunk_txts")):
         with pytest.raises(InvalidRequestError) as caught:
@@ -104,7 +104,7 @@ print(*set(sys.modules) - before)
 """
 
 
-def test_no_search_imports_anything() -> None:
+def test_warm_search_imports_no_module() -> None:
     """Once it is warm, no search imports a module: an import fails where no file can be opened."""
     program = [sys.executable, "-X", "utf8", "-c", IMPORTED_LATER]
     assert subprocess.run(program, capture_output=True, text=True, check=True).stdout.split() == []

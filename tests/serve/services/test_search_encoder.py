@@ -74,7 +74,7 @@ def ask(searcher: Searcher, chunks: list[Any] = CHUNKS) -> tuple[list[str], Sear
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-def test_it_answers_as_the_library_does(cache_bytes: int) -> None:
+def test_response_equals_library(cache_bytes: int) -> None:
     """First, second, cached, and cached with vectors: the response equals that of `search(encoder=)`."""
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:
@@ -96,7 +96,7 @@ def has_vectors(searcher: Searcher) -> bool:
     return kept.index._encoder is not None  # type: ignore[attr-defined]
 
 
-def test_it_explains_as_it_searches() -> None:
+def test_explained_score_equals_search_score() -> None:
     """An explanation contains the semantic score, and its score equals that of the search."""
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:
@@ -185,7 +185,7 @@ def _assert_skipped(searcher: Searcher, reason: str, words: Any) -> None:
         assert ask(searcher) == ([reason], words)
 
 
-def test_an_encoder_with_much_to_do_is_not_waited_for() -> None:
+def test_busy_encoder_is_skipped() -> None:
     """If too many texts wait or encoding takes too long, searches use lexical scores."""
     words = search(QUERY, CHUNKS, 10, False)
 
@@ -204,7 +204,7 @@ def test_an_encoder_with_much_to_do_is_not_waited_for() -> None:
     with_searcher(late, encoder_search_timeout_s=0.001)
 
 
-def test_only_half_of_the_threads_wait_for_the_encoder() -> None:
+def test_at_most_half_of_threads_wait_for_encoder() -> None:
     """Beyond the maximum number of searches with the encoder, a search uses lexical scores at once."""
     words = search(QUERY, CHUNKS, 10, False)
 

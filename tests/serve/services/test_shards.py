@@ -76,7 +76,7 @@ def test_searches_see_complete_versions(store: Any, searcher: Callable[[str], Se
         assert all(one.result() for one in asking)
 
 
-def test_a_store_that_is_away(
+def test_unavailable_store_serves_opened_version(
     searcher: Callable[[str], ServedIndex], tmp_path: Path, caplog: Any
 ) -> None:
     """An opened version is searched, by a new process too since the last contact; an index that was never opened is unavailable."""
@@ -116,7 +116,7 @@ def test_a_store_that_is_away(
         away.undo()
 
 
-def test_a_change_that_cannot_be_had(
+def test_unreadable_change_keeps_previous_version(
     searcher: Callable[[str], ServedIndex], tmp_path: Path
 ) -> None:
     """If a file is missing or the cache is full, the previous version is searched, and the reason is reported."""
@@ -208,7 +208,7 @@ def test_damaged_file_is_loaded_with_backoff(
     assert states(looked(one).searchable()) == {"0"}
 
 
-def test_a_store_that_hangs(
+def test_hanging_store_does_not_delay_searches(
     store: subprocess.Popen[bytes],
     searcher: Callable[[str], ServedIndex],
     monkeypatch: pytest.MonkeyPatch,
@@ -279,7 +279,7 @@ class Hanging(MemoryFileSystem):
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_store_that_hangs_for_ever(
+def test_refresh_of_hanging_store_times_out(
     searcher: Callable[[str], ServedIndex], monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
     """Each refresh ends within its limit although the store's client has none, and few threads remain."""
