@@ -82,7 +82,7 @@ def by_search(tools: Tools, query: str, relevant: set[str]) -> _Cost:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", metavar="DIR", nargs="+", type=Path)
-    told: dict[str, list[_Cost]] = {"grep, rarest words": [], "search, top 10": []}
+    reported: dict[str, list[_Cost]] = {"grep, rarest words": [], "search, top 10": []}
     for folder in parser.parse_args().folders:
         with gzip.open(folder / "files.jsonl.gz", "rt", encoding="utf-8") as lines:
             texts = {file["path"]: file["text"] for file in map(json.loads, lines)}
@@ -102,11 +102,11 @@ def main() -> None:
         }
         for task in json.loads((folder / "tasks.json").read_text()):
             for name, way in ways.items():
-                told[name].append(way(task["query"], set(task["relevant"])))
+                reported[name].append(way(task["query"], set(task["relevant"])))
     print(
         f"{'':20}{'found':>8}  tokens to the first right line: median, mean, p90; of all answers: median, mean"
     )
-    for name, rows in told.items():
+    for name, rows in reported.items():
         until, every, found = np.array(rows).T
         spread = (
             np.median(until),

@@ -129,7 +129,7 @@ def is_right(case: Case, text: str) -> bool:
 def best_share(text: str, sources: list[str]) -> float:
     """Return the share of the best place of a text, whether it is enough or not."""
     least, citing._MIN_SHARE = citing._MIN_SHARE, 0.0
-    shares = [place.score for one in cite(text, sources) for place in one.spans[:1]]
+    shares = [span.score for one in cite(text, sources) for span in one.spans[:1]]
     citing._MIN_SHARE = least
     return max(shares, default=0.0)
 

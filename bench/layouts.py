@@ -44,15 +44,15 @@ def read(path: Path) -> Records:
 
 def read_beir(folder: Path) -> Records:
     chunks = [
-        {"_id": one["_id"], "title": one.get("title", ""), "text": one["text"]}
-        for one in _json_lines(folder, "corpus")
+        {"_id": json_line["_id"], "title": json_line.get("title", ""), "text": json_line["text"]}
+        for json_line in _json_lines(folder, "corpus")
     ]
     queries = {query["_id"]: query["text"] for query in _json_lines(folder, "queries")}
     qrels: dict[str, dict[str, int]] = {}
     if _found(folder, "qrels.tsv") is None:
         judged = (
-            (one["query-id"], one["corpus-id"], one["score"])
-            for one in _json_lines(folder, "qrels")
+            (json_line["query-id"], json_line["corpus-id"], json_line["score"])
+            for json_line in _json_lines(folder, "qrels")
         )
     else:
         judged = (tuple(line.split("\t")) for line in list(_lines(folder, "qrels.tsv"))[1:])

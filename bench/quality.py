@@ -49,8 +49,8 @@ def ours(
         index = ChunkIndex(chunks, weighting=weighting, encoder=encoder)
         options = {} if reranker is None else {"reranker": reranker}
         return lambda query: [
-            (found.original_index, found.chunk_score)
-            for found in index.search(query, **options).results
+            (result.original_index, result.chunk_score)
+            for result in index.search(query, **options).results
         ]
 
     return build

@@ -21,8 +21,8 @@ def test_quota_limits_are_never_exceeded(
     whole: int, share: int, steps: list[tuple[bool, str | None, int]]
 ) -> None:
     """For any changes, all clients hold at most the limit and each at most its client limit."""
-    told: list[float] = []
-    quota = Quota(whole, share, on_change=told.append)
+    reported: list[float] = []
+    quota = Quota(whole, share, on_change=reported.append)
     held: dict[str | None, int] = dict.fromkeys(("a", "b", None), 0)
     for takes, client, amount in steps:
         if takes:
@@ -36,7 +36,7 @@ def test_quota_limits_are_never_exceeded(
             held[client] -= back
         assert quota.held == sum(held.values())
         assert quota.held_by(client) == held[client]
-        assert not told or told[-1] == quota.held
+        assert not reported or reported[-1] == quota.held
 
 
 def test_quota_acquire_waits_for_release() -> None:
@@ -76,15 +76,15 @@ def test_quota_refill_releases_with_time() -> None:
 
 def test_quota_without_refill_never_becomes_available() -> None:
     """Without refills a client above its limit waits forever; every change is reported."""
-    told: list[float] = []
+    reported: list[float] = []
     now = [0.0]
-    quota = Quota(client_limit=2, on_change=told.append)
+    quota = Quota(client_limit=2, on_change=reported.append)
     quota.charge(3, "a")
     assert (quota.seconds_until_available("a"), quota.seconds_until_available("b")) == (
         float("inf"),
         0.0,
     )
-    quota = Quota(client_limit=2, refill_per_s=1.0, on_change=told.append, clock=lambda: now[0])
+    quota = Quota(client_limit=2, refill_per_s=1.0, on_change=reported.append, clock=lambda: now[0])
     quota.charge(3, "a")
     now[0] = 2.0
-    assert (quota.held, told[-1]) == (1.0, 1.0)
+    assert (quota.held, reported[-1]) == (1.0, 1.0)

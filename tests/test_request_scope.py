@@ -56,15 +56,15 @@ def test_cancel_scope_applies_to_its_context() -> None:
 
 def test_spans_are_reserved_before_creation() -> None:
     """All spans are reserved, and an exception from the reservation ends the search."""
-    told: Counter[str] = Counter()
+    reported: Counter[str] = Counter()
 
     def tell(unit: str, number: int) -> None:
-        told[unit] += number
+        reported[unit] += number
 
     with budget_scope(tell):
         response = search("cats", CHUNKS, spans=True)
-    assert told["span"] == sum(len(result.spans or ()) for result in response.results)
-    assert told["span_char"] == sum(len(result.chunk_txt) for result in response.results)
+    assert reported["span"] == sum(len(result.spans or ()) for result in response.results)
+    assert reported["span_char"] == sum(len(result.chunk_txt) for result in response.results)
 
     def refuse(unit: str, number: int) -> None:
         raise MemoryError

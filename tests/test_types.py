@@ -340,10 +340,12 @@ def test_counts_are_computed_lazily_once(read: Callable[[SearchMetadata], object
 def test_pydantic_serializes_like_to_dict() -> None:
     """Responses, results and answers are pydantic fields; other values are rejected."""
     pydantic = pytest.importorskip("pydantic")
-    found = search("Do cats purr?", [{"text": "Cats purr.", "metadata": {"page": 1}}], spans=True)
+    response = search(
+        "Do cats purr?", [{"text": "Cats purr.", "metadata": {"page": 1}}], spans=True
+    )
     for cls, one in (
-        (SearchResponse, found),
-        (SearchResult, found[0]),
+        (SearchResponse, response),
+        (SearchResult, response[0]),
         (Answer, Answer("", (), "", 0.5, None)),
     ):
         adapter = pydantic.TypeAdapter(cls)

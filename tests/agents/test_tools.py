@@ -340,7 +340,7 @@ def test_search_tool_labels_index_results(project: Path) -> None:
 
 def test_result_heading_is_one_line_without_duplicate_path() -> None:
     """A title equal to the path is omitted, and metadata cannot add a line break."""
-    found = ChunkIndex(
+    response = ChunkIndex(
         [
             {"text": "Cows moo.", "title": "farm/cows.md", "metadata": {"path": "farm/cows.md"}},
             {
@@ -350,12 +350,12 @@ def test_result_heading_is_one_line_without_duplicate_path() -> None:
             },
         ]
     ).search("cows", 2, spans=True)
-    heads = Tools(Folders(), indexes={"farm": lambda *_: found}).call(
+    heads = Tools(Folders(), indexes={"farm": lambda *_: response}).call(
         "search", {"question": "cows", "index": "farm"}
     )
     first, _, second, _, _ = heads.splitlines()
-    assert first == f"farm/cows.md  {found.results[0].chunk_score:.2f}"
-    assert second == f"a\\nb page 3\\n4  {found.results[1].chunk_score:.2f}  cows.md"
+    assert first == f"farm/cows.md  {response.results[0].chunk_score:.2f}"
+    assert second == f"a\\nb page 3\\n4  {response.results[1].chunk_score:.2f}  cows.md"
 
 
 def test_index_search_reports_omitted_results() -> None:
@@ -437,7 +437,7 @@ def test_tool_schemas_have_simple_types_and_few_tokens(project: Path) -> None:
         )
         assert tool.schema["additionalProperties"] is False
         assert all(
-            one["type"] in ("string", "integer") for one in tool.schema["properties"].values()
+            value["type"] in ("string", "integer") for value in tool.schema["properties"].values()
         )
     assert COUNT(" ".join(f"{tool.purpose} {tool.schema}" for tool in tools.by_name.values())) < 900
 

@@ -102,8 +102,8 @@ def test_ask_with_reranker_ranks_sources_by_reranker(embedded):
     question = "When does the ferry leave, and who built the lighthouse?"
     words = search(question, CHUNKS)
     last = words.best[-1].chunk_txt
-    told = {result.chunk_txt: 0.5 for result in words} | {last: 0.75}
-    answer = ask(question, CHUNKS, runner=embedded, reranker=HashReranker(told), top_n=1)
+    reported = {result.chunk_txt: 0.5 for result in words} | {last: 0.75}
+    answer = ask(question, CHUNKS, runner=embedded, reranker=HashReranker(reported), top_n=1)
     assert len(words) > 1
     assert [(source.result.chunk_txt, source.result.chunk_score) for source in answer.sources] == [
         (last, 0.75)
@@ -350,8 +350,8 @@ def test_copied_answer_cites_span_in_chunk(embedded):
     assert answer.text_with_citations == f"{answer.text} [1]"
     assert answer.text_with_citations in repr(answer)
     assert answer.text_with_citations in answer._repr_html_()
-    again = pickle.loads(pickle.dumps(answer))
-    assert (again, again.citations) == (answer, answer.citations)
+    parsed = pickle.loads(pickle.dumps(answer))
+    assert (parsed, parsed.citations) == (answer, answer.citations)
     assert ask("Who sells sharks?", chunks, runner=embedded).citations == ()
 
 
@@ -359,7 +359,7 @@ def test_unsupported_answer_has_no_spans(bigram):
     """A generated sentence without support in the sources has no spans and is marked as such."""
     answer = ask("treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=12)
     assert answer.text == STORY.strip()
-    assert [one.spans for one in answer.citations] == [()]
+    assert [citation.spans for citation in answer.citations] == [()]
     assert answer.text_with_citations == f"{answer.text} [not found in the sources]"
 
 
@@ -371,7 +371,7 @@ def test_ask_stream_cites_sentence_before_next_sentence(embedded):
     with ask_stream("How do bees find flowers?", chunks, runner=embedded) as stream:
         seen, text = [], ""
         for piece in stream:
-            assert all(one.end <= len(text) for one in stream.citations)
+            assert all(citation.end <= len(text) for citation in stream.citations)
             seen.append(len(stream.citations))
             text += piece
     assert len(seen) > 2
@@ -397,11 +397,11 @@ def test_answer_stream_stops_after_first_sentence(pieces: list[str], shown: list
     stream = AnswerStream(
         (), 1.0, (TextPiece(0, piece) for piece in left), only_first_sentence=True
     )
-    told = []
+    reported = []
     for piece in stream._pieces:
         stream._text += piece
-        told.append(piece)
-    assert told == shown
+        reported.append(piece)
+    assert reported == shown
     assert list(left) == []
 
 

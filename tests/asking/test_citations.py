@@ -75,7 +75,10 @@ def all_sentences(chunks):
 
 def weights(chunks):
     of_sentences = [words(text) for text in all_sentences(chunks)]
-    df = {word: sum(word in one for one in of_sentences) for word in set().union(*of_sentences)}
+    df = {
+        word: sum(word in of_sentence for of_sentence in of_sentences)
+        for word in set().union(*of_sentences)
+    }
     return lambda word: math.log(1 + len(of_sentences) / df.get(word, 1))
 
 
@@ -111,7 +114,7 @@ def test_cite_matches_words_of_any_script_and_inflection(sentence, source):
 def test_cite_of_combined_sentence_returns_two_spans():
     """A sentence built from two sources cites each source once, larger score first."""
     (one,) = cite("Cats purr while they sleep, and in January the harbour freezes.", CHUNKS)
-    assert [place.source for place in one.spans] == [1, 2]
+    assert [span.source for span in one.spans] == [1, 2]
     assert one.citation_marker == "[2][3]"
     assert 1 > one.spans[0].score >= one.spans[1].score >= 0.2
 
@@ -190,16 +193,16 @@ def test_cite_reserves_sentences_incrementally():
 
 def streamed(pieces, chunks):
     """Return the text and the citations that a stream yields for a text in pieces."""
-    stream, told, cited = StreamingAttributor(Attributor(chunks)), "", []
+    stream, reported, cited = StreamingAttributor(Attributor(chunks)), "", []
     for part in [part for piece in pieces for part in stream.add(piece)] + stream.add(
         "", is_last=True
     ):
         if isinstance(part, str):
-            told += part
+            reported += part
         else:
-            assert part.end <= len(told)
+            assert part.end <= len(reported)
             cited.append(part)
-    return told, tuple(cited)
+    return reported, tuple(cited)
 
 
 FRAGMENTS = """
@@ -233,11 +236,11 @@ def test_streaming_attributor_waits_for_ambiguous_sentence_end(text):
 def test_streaming_attributor_cites_with_short_delay():
     """In ordinary prose the attributor withholds only a few characters."""
     text = "Cats purr. Do dogs bark? It rained all day!\n\nThe harbour freezes. He said no. 猫が寝る。犬も。"
-    stream, told = StreamingAttributor(Attributor(CHUNKS)), ""
+    stream, reported = StreamingAttributor(Attributor(CHUNKS)), ""
     for character in text:
         for part in stream.add(character):
-            told += part if isinstance(part, str) else "|"
-    assert told.startswith(
+            reported += part if isinstance(part, str) else "|"
+    assert reported.startswith(
         "Cats purr.| Do dogs bark?| It rained all day!|\n\nThe harbour freezes.| He said no"
     )
 

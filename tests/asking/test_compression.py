@@ -48,7 +48,7 @@ def test_compress_with_large_budget_keeps_all_sentences(question: str, chunks: l
         max_tokens=10 + sum(len(text.encode("utf-8", "replace")) + 4 for text in chunks),
     )
     assert [(one.original_index, one.start, one.end) for one in kept] == [
-        (chunk, *place) for chunk, text in enumerate(chunks) for place in sentences(text)
+        (chunk, *sentence) for chunk, text in enumerate(chunks) for sentence in sentences(text)
     ]
     assert kept.text == "\n\n".join(text.strip() for text in chunks)
 
@@ -120,24 +120,24 @@ def test_compress_with_tiny_budget_returns_empty_text() -> None:
 
 def test_compress_reserves_sentences_before_work() -> None:
     """`compress` reserves memory for all sentences; a refused reservation stops it early."""
-    told: list[int] = []
+    reported: list[int] = []
 
     def expect(unit: str, number: int) -> None:
-        told.append(number * (unit == "sentence"))
+        reported.append(number * (unit == "sentence"))
 
     with budget_scope(expect):
         compress("cats", ["Cats purr. " * 600, "Dogs bark."], max_tokens=5)
-    assert 601 <= sum(told) <= 601 + 256
+    assert 601 <= sum(reported) <= 601 + 256
 
     def refuse(unit: str, number: int) -> None:
-        told.append(number)
+        reported.append(number)
         if unit == "sentence":
             raise TooLargeError("must be less", "chunks", "much")
 
-    told.clear()
+    reported.clear()
     with budget_scope(refuse), pytest.raises(TooLargeError):
         compress("cats", ["Cats purr. " * 600], max_tokens=5)
-    assert len(told) == 2
+    assert len(reported) == 2
 
 
 @pytest.mark.parametrize(

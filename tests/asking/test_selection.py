@@ -75,7 +75,7 @@ def test_passage_of_extends_to_sentences():
 )
 def test_fit_returns_fitting_excerpts_in_score_order(words: list[list[str]], n_chars: int):
     """The excerpts fit, are sorted by score and consist of complete sentences of their chunks."""
-    texts = [" ".join(["cat", *some]) for some in words]
+    texts = [" ".join(["cat", *word]) for word in words]
     fits = at_most(n_chars)
     shown = fit(sources_of("cat", *texts), fits)
     assert fits(shown)

@@ -135,8 +135,8 @@ def test_index_saves_encoder_vectors(folder: Path, capsys: pytest.CaptureFixture
         main(["search", "apples", "--index", "kept.index", "--encoder", "other.gguf", "--json"])
         == 0
     )
-    told = "relevance-gen: kept.index holds no vectors of this encoder, so the best chunks are encoded now\n"
-    assert capsys.readouterr() == (once.out, told)
+    reported = "relevance-gen: kept.index holds no vectors of this encoder, so the best chunks are encoded now\n"
+    assert capsys.readouterr() == (once.out, reported)
     assert main(["search", "apples", ".", "--encoder", "missing.gguf"]) == 2
     assert capsys.readouterr().err == MISSING_MODEL
 
@@ -147,22 +147,22 @@ def test_saved_index_repeats_incomplete_document_warning(
     """A search of a saved index repeats the warning, metadata and status for a cut document."""
     monkeypatch.setattr(extraction, "MAX_PAGES", 1)
     Path("cut.pdf").write_bytes(pdf("Apples are red", "Pears are green"))
-    told = "relevance-gen: cut.pdf: has 2 pages, of which the first 1 are searched\n"
+    reported = "relevance-gen: cut.pdf: has 2 pages, of which the first 1 are searched\n"
     assert main(["search", "red apples", "cut.pdf"]) == 2
     built = capsys.readouterr()
     assert main(["index", "cut.pdf", "--save", "kept.index"]) == 2
-    assert capsys.readouterr() == ("kept.index: 1 chunk of 1 file\n", told)
-    assert built.err == told
+    assert capsys.readouterr() == ("kept.index: 1 chunk of 1 file\n", reported)
+    assert built.err == reported
     assert "  cut.pdf:page 1  (not read whole)\n" in built.out
     assert main(["search", "red apples", "--index", "kept.index"]) == 2
     assert capsys.readouterr() == built
     assert main(["search", "green pears", "--index", "kept.index"]) == 2
     assert capsys.readouterr() == (
         "",
-        f"{told}relevance-gen: nothing found in 1 chunk of kept.index\n",
+        f"{reported}relevance-gen: nothing found in 1 chunk of kept.index\n",
     )
     assert main(["ask", "Which are red?", "--index", "kept.index"]) == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

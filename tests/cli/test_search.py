@@ -36,8 +36,8 @@ def test_search_reads_subfolders(folder: Path, capsys: pytest.CaptureFixture[str
     (folder / ".git").mkdir()
     (folder / ".git" / "apple").write_text("apple")
     assert main(["search", "apples", ".", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {result["metadata"]["path"] for result in found["results"]} == {
+    parsed = json.loads(capsys.readouterr().out)
+    assert {result["metadata"]["path"] for result in parsed["results"]} == {
         "deep/er/café.md",
         "fruit.txt",
     }
@@ -378,8 +378,8 @@ def test_search_where_filters_by_metadata(
     status = main(
         ["search", "apples", ".", "--json", *(f"--where={condition}" for condition in conditions)]
     )
-    found = json.loads(capsys.readouterr().out)
-    assert {result["metadata"]["path"] for result in found["results"]} == sources
+    parsed = json.loads(capsys.readouterr().out)
+    assert {result["metadata"]["path"] for result in parsed["results"]} == sources
     assert status == (0 if sources else 1)
 
 

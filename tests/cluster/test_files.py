@@ -77,8 +77,8 @@ def test_large_row_group_is_divided(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": texts(1000)}), path)
     shards = plan(path, 4)
-    assert [len(one.pieces) for one in shards] == [1] * 4
-    sizes = [piece.stop - piece.start for one in shards for piece in one.pieces]
+    assert [len(shard.pieces) for shard in shards] == [1] * 4
+    sizes = [piece.stop - piece.start for shard in shards for piece in shard.pieces]
     assert sum(sizes) == 1000
     assert max(sizes) <= 2 * min(sizes)
     assert read(path, 4) == [(text, {}) for text in texts(1000)]
@@ -91,9 +91,9 @@ def test_compressed_file_is_one_piece(tmp_path: Path) -> None:
             gzip.compress(json.dumps(texts(40, number)[0]).encode())
         )
     shards = plan(tmp_path, 3)
-    assert [len(one.pieces) for one in shards] == [2, 2, 2]
+    assert [len(shard.pieces) for shard in shards] == [2, 2, 2]
     n_bytes = sum(path.stat().st_size for path in tmp_path.iterdir())
-    assert sum(one.n_bytes for one in shards) == 4 * n_bytes
+    assert sum(shard.n_bytes for shard in shards) == 4 * n_bytes
 
 
 @given(st.integers(1, 9), st.integers(1, 2000))
@@ -137,12 +137,12 @@ def test_folder_of_all_kinds_equals_its_chunks(cluster: Any, tmp_path: Path) -> 
     """An index of a folder equals an index of its chunks, and reports its progress."""
     chunks = fill(tmp_path / "in")
     one = ChunkIndex(chunks)
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     with ClusterIndex(
-        source=tmp_path / "in", n_shards=3, progress=lambda *done: told.append(done)
+        source=tmp_path / "in", n_shards=3, progress=lambda *done: reported.append(done)
     ) as index:
         assert index.stats().num_shards >= 2
-        assert all(done <= total for done, total in told)
+        assert all(done <= total for done, total in reported)
         index.remove([0, 11])
         one.remove([0, 11])
         assert index.search(QUERIES, where={"page": [3, 4]}) == one.search(

@@ -140,9 +140,9 @@ def test_reranker_runs_in_the_calling_process(pair: tuple[ClusterIndex, ChunkInd
         )
         assert sorted(read.read) == sorted(read_here.read)
     best = one.search(QUERIES[0], 1)[0].original_index
-    told = ours.explain(QUERIES[0], best, reranker=HashReranker())
-    assert told == one.explain(QUERIES[0], best, reranker=HashReranker())
-    assert told.relevance is not None
+    explanation = ours.explain(QUERIES[0], best, reranker=HashReranker())
+    assert explanation == one.explain(QUERIES[0], best, reranker=HashReranker())
+    assert explanation.relevance is not None
 
 
 def test_blank_chunks_keep_their_positions(cluster: Any) -> None:

@@ -96,7 +96,7 @@ def test_import_keeps_processes_without_a_head() -> None:
     name = "RAY_gcs_rpc_server_reconnect_timeout_s"
     code = f"import os, relevance_gen.cluster; print(os.environ['{name}'])"
     unset = {key: value for key, value in os.environ.items() if key != name}
-    told = [
+    reported = [
         int(
             subprocess.run(
                 [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
@@ -104,8 +104,8 @@ def test_import_keeps_processes_without_a_head() -> None:
         )
         for env in (unset, unset | {name: "7"})
     ]
-    assert told[0] > 10**7
-    assert told[1] == 7
+    assert reported[0] > 10**7
+    assert reported[1] == 7
 
 
 def test_second_cluster_is_refused(cluster: Any) -> None:

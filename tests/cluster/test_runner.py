@@ -311,5 +311,5 @@ def test_chat_turn_goes_to_runner_with_earlier_turns(
     )  # a busy machine may need longer than the default
     options = {**OPTIONS, "n_ctx": 8192}
     with ClusterRunner(TINY, n_runners=2, **options) as runner, ThreadPoolExecutor(3) as threads:
-        told = list(threads.map(lambda number: tokens_of(runner, number), range(3)))
-    assert all(n_computed <= 1.1 * n_once for n_computed, n_once in told), told
+        reported = list(threads.map(lambda number: tokens_of(runner, number), range(3)))
+    assert all(n_computed <= 1.1 * n_once for n_computed, n_once in reported), reported

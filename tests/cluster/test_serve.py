@@ -32,10 +32,10 @@ def test_first_lines_name_the_work_of_the_cluster(
         command.main(flags, {"RELEVANCE_GEN_API_KEYS": KEY}, lambda plan: plan.listener.close())
         == 0
     )
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     assert (
         f"cluster auto: {said}; searches that name an index go there, those that bring chunks are done here"
-        in told
+        in reported
     )
 
 

@@ -36,11 +36,11 @@ def test_chunks_have_location_and_title(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     paths = [tmp_path / name for name in contents]
     chunks = read_documents(paths, max_chars=20)
-    told = [
+    reported = [
         (Path(chunk.metadata["path"]).name, chunk.text, title_without_file(chunk, tmp_path))
         for chunk in chunks
     ]
-    assert told == [
+    assert reported == [
         ("a.pdf", "Apples are red.", "Fruit > Colours"),
         ("b.html", "# Pets\n## Cats", "Pets"),
         ("b.html", "They purr.", "Pets > Cats"),

@@ -175,13 +175,14 @@ def test_exception_of_progress_cancels_the_job(encoder):
 
 def test_progress_is_called_in_the_calling_thread_up_to_all_texts(encoder):
     """The numbers ascend, and the last is the number of texts."""
-    told = []
+    reported = []
     encoder.encode(
-        ["a b c d"] * 3000, progress=lambda *both: told.append((*both, threading.current_thread()))
+        ["a b c d"] * 3000,
+        progress=lambda *both: reported.append((*both, threading.current_thread())),
     )
-    done = [one for one, _, _ in told]
+    done = [one for one, _, _ in reported]
     assert done == sorted(done)
-    assert told[-1] == (3000, 3000, threading.current_thread())
+    assert reported[-1] == (3000, 3000, threading.current_thread())
 
 
 @pytest.mark.parametrize(
@@ -257,10 +258,10 @@ def test_default_prefixes_depend_on_file_folder_or_repository_name(tmp_path):
     (folder / "model.gguf").write_bytes(ENCODER.read_bytes())
     with (
         Encoder(folder / "model.gguf") as known,
-        Encoder(folder / "model.gguf", query_prefix="") as told,
+        Encoder(folder / "model.gguf", query_prefix="") as reported,
     ):
         assert (known.query_prefix, known.passage_prefix) == ("query: ", "passage: ")
-        assert (told.query_prefix, told.passage_prefix) == ("", "passage: ")
+        assert (reported.query_prefix, reported.passage_prefix) == ("", "passage: ")
 
 
 @pytest.mark.parametrize(

@@ -123,11 +123,11 @@ def of_qwen3(name):
 def loaded(model, tensors, allowed_missing=()):
     """Load tensors into a model of transformers, and check that all are set."""
     torch = pytest.importorskip("torch")
-    told = model.load_state_dict(
+    reported = model.load_state_dict(
         {name: torch.tensor(each) for name, each in tensors.items()}, strict=False
     )
-    assert set(told.missing_keys) <= set(allowed_missing)
-    assert not told.unexpected_keys
+    assert set(reported.missing_keys) <= set(allowed_missing)
+    assert not reported.unexpected_keys
     return model.eval()
 
 

@@ -135,13 +135,15 @@ def test_cancelled_job_is_dropped_before_its_next_passage(reranker):
 
 def test_progress_is_called_in_the_calling_thread_up_to_all_texts(reranker):
     """The numbers ascend, and the last is the number of texts."""
-    told = []
+    reported = []
     reranker.score(
-        "a", ["a b"] * 500, progress=lambda *both: told.append((*both, threading.current_thread()))
+        "a",
+        ["a b"] * 500,
+        progress=lambda *both: reported.append((*both, threading.current_thread())),
     )
-    done = [one for one, _, _ in told]
+    done = [one for one, _, _ in reported]
     assert done == sorted(done)
-    assert told[-1] == (500, 500, threading.current_thread())
+    assert reported[-1] == (500, 500, threading.current_thread())
 
 
 @pytest.mark.parametrize(

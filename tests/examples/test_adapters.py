@@ -100,13 +100,13 @@ def test_beir_adapter_returns_scores_by_id() -> None:
     """The adapter maps ids to scores, and nDCG is 1 for the best order and lower otherwise."""
     module = load_module(EXAMPLES / "beir_adapter.py")
     corpus = {f"d{n}": {"title": "", "text": text} for n, text in enumerate(TEXTS)}
-    found = module.ChunkSearch().search(corpus, {"q": QUESTION}, 10, "cos_sim")
-    assert found == {
+    response = module.ChunkSearch().search(corpus, {"q": QUESTION}, 10, "cos_sim")
+    assert response == {
         "q": {f"d{one.original_index}": one.chunk_score for one in search(QUESTION, TEXTS)}
     }
-    assert module.ndcg(found, {"q": {"d0": 2, "d2": 1}}) == 1
-    assert 0 < module.ndcg(found, {"q": {"d0": 1, "d2": 2}}) < 1
-    assert module.ndcg(found, {"q": {"d1": 1}}) == 0
+    assert module.ndcg(response, {"q": {"d0": 2, "d2": 1}}) == 1
+    assert 0 < module.ndcg(response, {"q": {"d0": 1, "d2": 2}}) < 1
+    assert module.ndcg(response, {"q": {"d1": 1}}) == 0
     assert "nDCG@10 1.000" in output_of("beir_adapter.py", "relevance_gen", "")
 
 

@@ -39,8 +39,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def search(root: Path, cache: Path, **options: object) -> list[tuple[str, float]]:
-    found = FolderIndex(root, cache=cache, **options).search("apple")  # type: ignore[arg-type]
-    return [(result.metadata["path"], result.chunk_score) for result in found]
+    response = FolderIndex(root, cache=cache, **options).search("apple")  # type: ignore[arg-type]
+    return [(result.metadata["path"], result.chunk_score) for result in response]
 
 
 def test_cache_second_process_reads_no_files(root: Path, tmp_path: Path, read: list[str]) -> None:

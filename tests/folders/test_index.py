@@ -165,22 +165,22 @@ def test_results_have_file_locations(root: Path) -> None:
 
 def test_folder_index_scores_equal_chunk_index(root: Path) -> None:
     """Scores and positions equal a `ChunkIndex` of the same texts with file names as titles."""
-    found = FolderIndex(root, by_file=False).search("green pears", true_order=False)
+    response = FolderIndex(root, by_file=False).search("green pears", true_order=False)
     names = ("notes.txt", "src/fruit.py")
     chunks = [{"text": (root / name).read_text().rstrip("\n"), "title": name} for name in names]
     plain = ChunkIndex(chunks).search("green pears", true_order=False)
-    assert [evolve(one, metadata={}) for one in found] == list(plain)
+    assert [evolve(one, metadata={}) for one in response] == list(plain)
 
 
 def test_distinct_path_returns_one_result_per_file(root: Path) -> None:
     """`distinct` returns the best result of each file with the number of collapsed results."""
     index = FolderIndex(root, max_chars=20, by_file=False)
     every = index.search("apple pear", true_order=False)
-    found = index.search("apple pear", true_order=False, distinct="path")
-    assert [result.metadata["path"] for result in found] == list(
+    response = index.search("apple pear", true_order=False, distinct="path")
+    assert [result.metadata["path"] for result in response] == list(
         dict.fromkeys(one.metadata["path"] for one in every)
     )
-    assert sum(1 + result.num_collapsed for result in found) == len(every) > len(found) == 2
+    assert sum(1 + result.num_collapsed for result in response) == len(every) > len(response) == 2
     for option in ({"distinct": "pth"}, {"where": {"pth": "notes.txt"}}):
         with pytest.raises(
             InvalidRequestError,
@@ -214,9 +214,9 @@ def test_metadata_filter_equals_per_chunk_check(root: Path, where: dict[str, Any
     def has_all(data: dict[str, Any]) -> bool:
         return all(data.get(key) in values for key, values in lists.items())
 
-    found = index.search("red apples and pears", 50, where=where)
-    assert list(found) == list(index.search("red apples and pears", 50, where=has_all))
-    assert bool(found) == (where != {"slide": 1, "first_line": 1})
+    response = index.search("red apples and pears", 50, where=where)
+    assert list(response) == list(index.search("red apples and pears", 50, where=has_all))
+    assert bool(response) == (where != {"slide": 1, "first_line": 1})
 
 
 def test_unknown_path_suggests_similar_path(root: Path) -> None:

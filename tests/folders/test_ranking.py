@@ -114,7 +114,7 @@ def test_definitions_have_names_and_levels(
     extension: str, text: str, names: dict[str, float]
 ) -> None:
     """Definitions are found in many languages, with the level of their indentation."""
-    found = {one.name: one.level for one in definitions(text, extension)}
+    found = {definition.name: definition.level for definition in definitions(text, extension)}
     assert {name: found.get(name) for name in names} == names
     assert names or not found
 
@@ -138,8 +138,12 @@ def test_definitions_of_long_chunk_are_not_cached() -> None:
 def test_macro_definition_is_function() -> None:
     """Keywords that define functions or macros never define a type."""
     text = "defmodule Plug do\n  defmacro wrap(x) do\n  defmacrop keep(x) do\n  def go do\n"
-    assert {one.name for one in definitions(text, "ex") if one.is_type} == {"Plug"}
-    assert {one.name for one in definitions(text, "ex") if not one.is_type} == {
+    assert {definition.name for definition in definitions(text, "ex") if definition.is_type} == {
+        "Plug"
+    }
+    assert {
+        definition.name for definition in definitions(text, "ex") if not definition.is_type
+    } == {
         "wrap",
         "keep",
         "go",
@@ -190,11 +194,11 @@ def test_definition_ranks_file_first(root: Path) -> None:
 def test_search_by_file_returns_one_result_per_file(root: Path) -> None:
     """Each file has one result with a collapsed count; with `by_file=False` all passages return."""
     index = FolderIndex(root, cache=False, max_chars=30)
-    found = index.search("session store", true_order=False)
-    paths = [result.metadata["path"] for result in found]
+    response = index.search("session store", true_order=False)
+    paths = [result.metadata["path"] for result in response]
     assert len(set(paths)) == len(paths) > 3
-    assert max(result.num_collapsed for result in found) == 3
-    assert all(0.0 <= result.chunk_score <= 1.0 for result in found)
+    assert max(result.num_collapsed for result in response) == 3
+    assert all(0.0 <= result.chunk_score <= 1.0 for result in response)
     passages = FolderIndex(root, cache=False, max_chars=30, by_file=False)
     chunks = ChunkIndex(list(passages.snapshot().index.chunks))
     assert [one.chunk_score for one in passages.search("session store")] == [
@@ -213,13 +217,13 @@ def test_explanation_with_models_sums_to_score(root: Path, more: dict[str, Any])
         "reranker": HashReranker(),
         "rerank_top_n": 2,
     }
-    found = index.search("SessionStore save", true_order=False, **models)
-    assert found != index.search("SessionStore save", true_order=False)
-    for result in found:
-        told = index.explain("SessionStore save", result.original_index, **models)
-        assert told.score == result.chunk_score
-        assert math.isclose(sum_of(told), told.score, abs_tol=1e-12)
-        assert bool(told.semantic) == ("encoder" in models)
+    response = index.search("SessionStore save", true_order=False, **models)
+    assert response != index.search("SessionStore save", true_order=False)
+    for result in response:
+        explanation = index.explain("SessionStore save", result.original_index, **models)
+        assert explanation.score == result.chunk_score
+        assert math.isclose(sum_of(explanation), explanation.score, abs_tol=1e-12)
+        assert bool(explanation.semantic) == ("encoder" in models)
 
 
 def test_reranker_orders_files(root: Path) -> None:
@@ -231,19 +235,22 @@ def test_reranker_orders_files(root: Path) -> None:
     index.search("session store", reranker=reranker)
     (of_last,) = {text for text in reranker.read if text.endswith(f"\n{last.chunk_txt}")}
     assert last.metadata["path"].rpartition("/")[2].rpartition(".")[0] in of_last
-    told = dict.fromkeys(reranker.read, 0.25) | {of_last: 0.75}
-    again = index.search("session store", true_order=False, reranker=HashReranker(told))
-    assert (again[0].metadata["path"], again[0].chunk_score) == (last.metadata["path"], 0.75)
-    assert {one.chunk_score for one in again[1:]} == {0.25}
-    assert again.confidence == found.confidence
+    reported = dict.fromkeys(reranker.read, 0.25) | {of_last: 0.75}
+    response = index.search("session store", true_order=False, reranker=HashReranker(reported))
+    assert (response[0].metadata["path"], response[0].chunk_score) == (last.metadata["path"], 0.75)
+    assert {one.chunk_score for one in response[1:]} == {0.25}
+    assert response.confidence == found.confidence
 
 
 def test_explanation_sums_to_score(root: Path) -> None:
     """The parts of the explanation, including the file name, add up to the score."""
     index = FolderIndex(root, cache=False, max_chars=30)
     for result in index.search("SessionStore save", true_order=False):
-        told = index.explain("SessionStore save", result.original_index)
-        assert told.score == result.chunk_score
-        assert math.isclose(sum_of(told), told.score, rel_tol=1e-9)
+        explanation = index.explain("SessionStore save", result.original_index)
+        assert explanation.score == result.chunk_score
+        assert math.isclose(sum_of(explanation), explanation.score, rel_tol=1e-9)
         if result.metadata["path"] == "src/session.py":
-            assert min(told.file_name, told.defined_names, told.exact_identifiers) > 0.0
+            assert (
+                min(explanation.file_name, explanation.defined_names, explanation.exact_identifiers)
+                > 0.0
+            )

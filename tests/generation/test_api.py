@@ -162,5 +162,7 @@ def test_field_types_have_all_fields() -> None:
     fields = set(attrs.fields_dict(GenerationRequest))
     assert set(typing.get_type_hints(RequestFields)) == fields
     parameters = inspect.signature(Runner.submit_chat).parameters.values()
-    options = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY} - {"on_part"}
+    options = {
+        parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY
+    } - {"on_part"}
     assert set(ChatOptions.__annotations__) - fields == options

@@ -92,13 +92,17 @@ def test_top_logprobs_are_the_largest_of_the_row(bigram):
             steps, completion.top_logprobs, strict=True
         ):
             row = LOG_SOFTMAX[current]
-            assert [one.token for one in alternatives] == np.argsort(-row, kind="stable")[
-                :5
-            ].tolist()
+            assert [alternative.token for alternative in alternatives] == np.argsort(
+                -row, kind="stable"
+            )[:5].tolist()
             np.testing.assert_allclose(
-                [one.logprob for one in alternatives], np.sort(row)[:-6:-1], atol=1e-5
+                [alternative.logprob for alternative in alternatives],
+                np.sort(row)[:-6:-1],
+                atol=1e-5,
             )
-            assert {one.logprob for one in alternatives if one.token == token} <= {logprob}
+            assert {
+                alternative.logprob for alternative in alternatives if alternative.token == token
+            } <= {logprob}
 
 
 @pytest.mark.parametrize("n_tokens", [1, 2, 127, 128, 129, 200])

@@ -163,8 +163,8 @@ def test_is_english_for_texts_of_several_languages(text: str, english: bool) -> 
 @given(st.lists(strategies.chunk_texts, max_size=10))
 def test_progress_increases_to_the_number_of_chunks(texts: list[str]) -> None:
     """Progress is called after every block, never decreases and ends with all chunks done."""
-    told: list[tuple[int, int]] = []
-    collect(texts, progress=lambda done, n_chunks: told.append((done, n_chunks)))
-    assert [done for done, _ in told] == sorted({done for done, _ in told})
-    assert {n_chunks for _, n_chunks in told} == ({len(texts)} if texts else set())
-    assert not texts or told[-1] == (len(texts), len(texts))
+    reported: list[tuple[int, int]] = []
+    collect(texts, progress=lambda done, n_chunks: reported.append((done, n_chunks)))
+    assert [done for done, _ in reported] == sorted({done for done, _ in reported})
+    assert {n_chunks for _, n_chunks in reported} == ({len(texts)} if texts else set())
+    assert not texts or reported[-1] == (len(texts), len(texts))

@@ -55,9 +55,9 @@ def assert_same(built: ChunkIndex, expected: ChunkIndex, *queries: str) -> None:
     assert built.metadata_keys == expected.metadata_keys
     for query in queries:
         assert built.search(query, ALL) == expected.search(query, ALL)
-        assert [built.explain(query, one.original_index) for one in built.chunks] == [  # type: ignore[arg-type]
-            expected.explain(query, one.original_index)  # type: ignore[arg-type]
-            for one in expected.chunks
+        assert [built.explain(query, chunk.original_index) for chunk in built.chunks] == [  # type: ignore[arg-type]
+            expected.explain(query, chunk.original_index)  # type: ignore[arg-type]
+            for chunk in expected.chunks
         ]
 
 
@@ -147,14 +147,14 @@ def test_build_reads_every_file_format(
     """JSON lines, compressed or not, and Parquet give their chunks; progress ends at the end."""
     monkeypatch.setattr(sources, "_MEMORY_PER_TEXT", 10_000)
     write(tmp_path / name)
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     built = ChunkIndex.build(
-        str(tmp_path / name), tmp_path / "built", progress=lambda *one: told.append(one)
+        str(tmp_path / name), tmp_path / "built", progress=lambda *one: reported.append(one)
     )
     assert_same(built, ChunkIndex(AS_CHUNKS), "the cat", "猫")
     assert built.search("cat", where={"page": [1]}).results
-    assert told[-1] == (len(RECORDS), len(RECORDS))
-    assert all(done <= total for done, total in told)
+    assert reported[-1] == (len(RECORDS), len(RECORDS))
+    assert all(done <= total for done, total in reported)
 
 
 @pytest.mark.parametrize(
@@ -198,11 +198,11 @@ def test_build_reads_paths_in_a_list_as_files(tmp_path: Path) -> None:
     """Paths in a list are read as files in their order, and positions continue; a file name as a text is an error."""
     (tmp_path / "a.jsonl").write_bytes(LINES)
     parquet(tmp_path / "b.parquet")
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     source = [tmp_path / "a.jsonl", "a bird", tmp_path / "b.parquet"]
-    built = ChunkIndex.build(source, tmp_path / "built", progress=lambda *one: told.append(one))
+    built = ChunkIndex.build(source, tmp_path / "built", progress=lambda *one: reported.append(one))
     assert_same(built, ChunkIndex([*AS_CHUNKS, "a bird", *AS_CHUNKS]), "the cat")
-    assert told[-1] == (len(built), len(built))
+    assert reported[-1] == (len(built), len(built))
     assert len(ChunkIndex.build(iter(source), tmp_path / "built")) == len(built)
     with pytest.raises(
         InvalidRequestError, match=r"source\[0\] must be a text, and not the name of a file"

@@ -286,9 +286,9 @@ def test_token_bytes_equal_the_allocation_of_llama_cpp(caplog):
     """The estimate for the context equals the size in llama.cpp's log."""
     options = ModelOptions(n_ctx=1024, n_slots=8)
     with caplog.at_level(logging.DEBUG, "relevance_gen.llama"), Decoder(TINY, options) as model:
-        told = re.search(r"KV buffer size = +([\d.]+) MiB", caplog.text)
-        assert told is not None
-        assert float(told[1]) * 2**20 == model._weights.token_bytes * 1024 * 8
+        match = re.search(r"KV buffer size = +([\d.]+) MiB", caplog.text)
+        assert match is not None
+        assert float(match[1]) * 2**20 == model._weights.token_bytes * 1024 * 8
 
 
 @pytest.mark.parametrize(

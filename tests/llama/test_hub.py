@@ -128,8 +128,8 @@ def test_fetch_downloads_a_repository_once(hub: Hub, tmp_path: Path) -> None:
     named = run(hub, tmp_path, "-c", RESOLVE, "owner/name:q8_0")
     assert Path(named.stdout.strip()).read_bytes() == TINY.read_bytes()
     hub.stop()
-    again = run(hub, tmp_path, *command, "--model", "owner/name")
-    assert (again.stdout, again.stderr) == (STORY + "\n", "")
+    completed = run(hub, tmp_path, *command, "--model", "owner/name")
+    assert (completed.stdout, completed.stderr) == (STORY + "\n", "")
     assert run(hub, tmp_path, "-c", RESOLVE, "owner/name:Q8_0").stdout == named.stdout
 
 

@@ -37,10 +37,10 @@ def load(before="", **environment):
 
 def test_default_spin_count_is_10000():
     """Without a setting of the user it is 10,000, and the environment of subprocesses is unchanged."""
-    told, libgomp = load()
+    reported, libgomp = load()
     assert "GOMP_SPINCOUNT = '10000'" in libgomp
-    assert "in the environment: None" in told
-    assert "libgomp" not in told
+    assert "in the environment: None" in reported
+    assert "libgomp" not in reported
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,16 @@ def test_default_spin_count_is_10000():
 )
 def test_spin_settings_of_the_user_are_kept(choice):
     """Both variables of libgomp are respected: passive waiting does not spin."""
-    told, libgomp = load(**choice)
+    reported, libgomp = load(**choice)
     assert f"GOMP_SPINCOUNT = '{choice.get('GOMP_SPINCOUNT', 0)}'" in libgomp
-    assert f"in the environment: {choice.get('GOMP_SPINCOUNT')}" in told
+    assert f"in the environment: {choice.get('GOMP_SPINCOUNT')}" in reported
 
 
 def test_libgomp_loaded_before_is_logged():
     """If libgomp is already loaded, the log has a remedy."""
-    told, libgomp = load("import ctypes; ctypes.CDLL('libgomp.so.1')")
+    reported, libgomp = load("import ctypes; ctypes.CDLL('libgomp.so.1')")
     assert "GOMP_SPINCOUNT = '10000'" not in libgomp
-    assert "relevance_gen.llama.runtime.openmp: another library has already loaded libgomp" in told
-    assert "set GOMP_SPINCOUNT=10000" in told
+    assert (
+        "relevance_gen.llama.runtime.openmp: another library has already loaded libgomp" in reported
+    )
+    assert "set GOMP_SPINCOUNT=10000" in reported

@@ -60,7 +60,7 @@ def test_query_plan_cache_is_limited() -> None:
     ) as server:
         for number in range(4):
             query = " ".join(
-                f"обаб{letters[number]}{one}{last}" for one in letters for last in "ъь"
+                f"обаб{letters[number]}{letter}{last}" for letter in letters for last in "ъь"
             )
             answer = server.search({"query": query, "chunk_txts": words}, timeout_s=60)
             assert answer.status == 200

@@ -218,9 +218,9 @@ def test_invalid_query_raises(query: object) -> None:
 
 def test_progress_is_told_while_an_index_is_built() -> None:
     """The callback is called for every block, and its error ends the building."""
-    told: list[tuple[int, int]] = []
-    ChunkIndex(["a cat", "ein Kätzchen"], progress=lambda *progress: told.append(progress))
-    assert told == [(1, 2), (2, 2)]
+    reported: list[tuple[int, int]] = []
+    ChunkIndex(["a cat", "ein Kätzchen"], progress=lambda *progress: reported.append(progress))
+    assert reported == [(1, 2), (2, 2)]
 
     def stop(done: int, n_chunks: int) -> None:
         raise KeyboardInterrupt
@@ -237,8 +237,8 @@ def test_chunks_are_removed_by_what_they_have() -> None:
     assert [chunk.original_index for chunk in index.chunks] == [0, 3, 6]
     assert index.search("cat").metadata == ChunkIndex(pages[::3]).search("cat").metadata
     assert index.remove(where={"page": 7}) == 0
-    for wrong, told in (({"pge": 0}, "did you mean page"), ([1.5], "where")):
-        with pytest.raises(InvalidRequestError, match=told):
+    for wrong, reported in (({"pge": 0}, "did you mean page"), ([1.5], "where")):
+        with pytest.raises(InvalidRequestError, match=reported):
             index.remove(where=wrong)  # type: ignore[arg-type]
     for both in ({}, {"positions": [0], "where": {"page": 0}}):
         with pytest.raises(

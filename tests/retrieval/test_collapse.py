@@ -70,16 +70,16 @@ def test_distinct_is_exact_beyond_candidates() -> None:
     ]
     index = ChunkIndex(chunks[:100])
     index.add(chunks[100:])
-    found = index.search("cats purr", 10, distinct="source")
-    assert sorted(map(str, (result.metadata["source"] for result in found))) == [
+    response = index.search("cats purr", 10, distinct="source")
+    assert sorted(map(str, (result.metadata["source"] for result in response))) == [
         "0",
         "1",
         "2",
         "3",
         "one",
     ]
-    assert sum(result.num_collapsed for result in found) == len(chunks) - 5
-    assert found == search("cats purr", chunks, 10, distinct="source")
+    assert sum(result.num_collapsed for result in response) == len(chunks) - 5
+    assert response == search("cats purr", chunks, 10, distinct="source")
     chosen = index.search(
         "cats purr", distinct="source", where=lambda data: data["source"] != "one"
     )
@@ -97,10 +97,10 @@ def test_equal_scores_are_told_apart_by_position() -> None:
         "cats",
     ]
     for true_order in (True, False):
-        found = search(
+        response = search(
             "cats", [*chunks, Chunk("cats", {"a": 3})], true_order=true_order, distinct="a"
         )
-        assert [(result.original_index, result.num_collapsed) for result in found] == [
+        assert [(result.original_index, result.num_collapsed) for result in response] == [
             (0, 1),
             (1, 1),
             (3, 0),
@@ -119,7 +119,7 @@ def test_num_collapsed_is_omitted_if_zero() -> None:
 def test_unknown_key_raises_with_nearest_key() -> None:
     """A misspelled key raises an error with the nearest key; a value of another type raises an error, too."""
     chunks = [Chunk("cats", {"source": "a"}), "cats"]
-    for ask in (lambda **told: search("cats", chunks, **told), ChunkIndex(chunks).search):
+    for ask in (lambda **reported: search("cats", chunks, **reported), ChunkIndex(chunks).search):
         with pytest.raises(InvalidRequestError, match="source"):
             ask(**({"query": "cats"} if ask.__name__ == "search" else {}), distinct="sourc")
         with pytest.raises(InvalidRequestError, match="distinct must be a string or None"):

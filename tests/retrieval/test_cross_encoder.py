@@ -65,10 +65,11 @@ def reread(before: list[float], relevances: list[float], n: int | None) -> list[
     if not some:
         return before
     tiny, nearly_one = float(np.finfo(np.float32).smallest_subnormal), math.nextafter(1.0, 0.0)
-    told = {at: min(max(float(np.float32(relevances[at])), tiny), nearly_one) for at in some}
-    least = min(told.values())
+    reported = {at: min(max(float(np.float32(relevances[at])), tiny), nearly_one) for at in some}
+    least = min(reported.values())
     return [
-        score if score == 1.0 else told.get(at, least * score) for at, score in enumerate(before)
+        score if score == 1.0 else reported.get(at, least * score)
+        for at, score in enumerate(before)
     ]
 
 

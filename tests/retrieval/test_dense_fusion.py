@@ -225,9 +225,9 @@ def test_shared_stop_word_scores_nothing_if_all_are_encoded() -> None:
     assert [score > 0.0 for score in words] == [True, False, True]
     found = spread(index.search("heal the sick", num_candidates=None), 3)
     assert found == [max(cosine("heal the sick", chunk), 0.0) ** 2 for chunk in chunks]
-    told = index.explain("heal the sick", 0, num_candidates=None)
-    assert told.score == told.semantic == found[0]
-    assert not any(term.contribution for term in told.terms)
+    explanation = index.explain("heal the sick", 0, num_candidates=None)
+    assert explanation.score == explanation.semantic == found[0]
+    assert not any(term.contribution for term in explanation.terms)
 
 
 def test_function_words_count_where_the_question_has_no_others() -> None:
@@ -321,24 +321,24 @@ def test_contributions_sum_to_score(query: str, chunks: list[str], n: int | None
     index = ChunkIndex(chunks, encoder=LetterEncoder())
     found = spread(index.search(query, ALL, num_candidates=n), len(chunks))
     for at, chunk in enumerate(chunks):
-        told = index.explain(query, at, num_candidates=n)
+        explanation = index.explain(query, at, num_candidates=n)
         parts = [
-            *(term.contribution for term in told.terms),
-            told.bigrams,
-            told.coverage,
-            told.lead,
-            told.phrase,
-            told.char_ngrams,
+            *(term.contribution for term in explanation.terms),
+            explanation.bigrams,
+            explanation.coverage,
+            explanation.lead,
+            explanation.phrase,
+            explanation.char_ngrams,
         ]
-        assert told.score == found[at]
-        assert math.fsum([*parts, told.top_similarity, told.semantic]) == pytest.approx(
-            told.score, abs=1e-9
-        )
-        if told.passage is None:
-            assert told.semantic == 0.0
+        assert explanation.score == found[at]
+        assert math.fsum(
+            [*parts, explanation.top_similarity, explanation.semantic]
+        ) == pytest.approx(explanation.score, abs=1e-9)
+        if explanation.passage is None:
+            assert explanation.semantic == 0.0
         else:
-            assert (told.passage.start, told.passage.end) == (0, len(chunk))
-            assert told.passage.cosine == cosine(query, chunk)
+            assert (explanation.passage.start, explanation.passage.end) == (0, len(chunk))
+            assert explanation.passage.cosine == cosine(query, chunk)
 
 
 def test_identifiers_are_encoded_with_their_words_apart() -> None:
@@ -363,10 +363,13 @@ def test_nearest_passage_counts_and_is_explained() -> None:
     """A long chunk is as near as its nearest passage, which `explain` names."""
     paragraphs = ["b" * 700 + " cats", "zq" * 300 + " purr", "d" * 800]
     index = ChunkIndex(["\n\n".join(paragraphs), "cats"], encoder=LetterEncoder())
-    told = index.explain("zq" * 300 + " purr", 0)
-    assert told.passage is not None
-    assert "\n\n".join(paragraphs)[told.passage.start : told.passage.end] == paragraphs[1]
-    assert told.passage.cosine == pytest.approx(1.0, abs=1e-3)
+    explanation = index.explain("zq" * 300 + " purr", 0)
+    assert explanation.passage is not None
+    assert (
+        "\n\n".join(paragraphs)[explanation.passage.start : explanation.passage.end]
+        == paragraphs[1]
+    )
+    assert explanation.passage.cosine == pytest.approx(1.0, abs=1e-3)
 
 
 @costly
@@ -432,12 +435,12 @@ def test_features_are_not_shared_between_queries() -> None:
 
 def test_progress_counts_chunks_while_they_are_encoded() -> None:
     """Progress ascends, and ends with all chunks."""
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     chunks = [f"chunk {n} " + "x" * (n % 3 * 900) for n in range(700)]
-    ChunkIndex(chunks, encoder=LetterEncoder(), progress=lambda *both: told.append(both))
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-    assert len(told) > 2
-    assert told[-1] == (700, 700)
+    ChunkIndex(chunks, encoder=LetterEncoder(), progress=lambda *both: reported.append(both))
+    assert [done for done, _ in reported] == sorted(done for done, _ in reported)
+    assert len(reported) > 2
+    assert reported[-1] == (700, 700)
 
 
 # ── Saving ────────────────────────────────────────────────────────────────────────────────────────

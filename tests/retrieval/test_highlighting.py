@@ -90,7 +90,7 @@ def test_span_text_contains_matched_words(query: str, chunks: list[str]) -> None
         everything: set[int] = set()
         for span in result.words:
             ids = tokenize([result.chunk_txt[span.start : span.end]]).ids.tolist()
-            assert weigh([meant[one] for one in ids if one in meant]) >= span.score - 1e-9
+            assert weigh([meant[id_] for id_ in ids if id_ in meant]) >= span.score - 1e-9
             everything.update(ids)
         assert set(tokenize([result.chunk_txt]).ids.tolist()) & set(meant) == everything & set(
             meant

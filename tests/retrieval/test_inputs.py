@@ -233,10 +233,10 @@ def test_progress_bar_is_drawn_to_its_end(
 ) -> None:
     """`progress=True` draws a line on the standard error that ends when the work does; False and None draw none."""
     ask(progress=True)
-    told = capfd.readouterr()
-    assert told.err.startswith("\r")
-    assert told.err.endswith("100% ██████████████████████████████ 3 of 3 chunks\n")
-    assert told.out == ""
+    printed = capfd.readouterr()
+    assert printed.err.startswith("\r")
+    assert printed.err.endswith("100% ██████████████████████████████ 3 of 3 chunks\n")
+    assert printed.out == ""
     ask(progress=False)
     ask(progress=None)
     assert capfd.readouterr().err == ""
@@ -261,11 +261,11 @@ def test_progress_bar_ends_before_an_error(
 
 def test_tqdm_draws_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """If tqdm is installed, its bar is shown, complete at the end, and closed."""
-    told, n_threads = io.StringIO(), threading.active_count()
-    monkeypatch.setattr(sys, "stderr", told)
+    reported, n_threads = io.StringIO(), threading.active_count()
+    monkeypatch.setattr(sys, "stderr", reported)
     search("cats", PETS, progress=True)
-    assert "3.00/3.00" in told.getvalue()
-    assert told.getvalue().endswith("\n")
+    assert "3.00/3.00" in reported.getvalue()
+    assert reported.getvalue().endswith("\n")
     assert threading.active_count() == n_threads  # so that processes can be forked
 
 

@@ -62,13 +62,13 @@ def interrupt(work: str, n_signals: int, delays_s: tuple[float, ...]) -> None:
             for _ in range(n_signals):
                 process.send_signal(signal.SIGINT)
                 time.sleep(0.005)
-            _, told = process.communicate(timeout=60)
+            _, reported = process.communicate(timeout=60)
         finally:
             process.kill()
             process.communicate()
         # Python itself ends with 1 if another ^C comes while it prints the traceback.
         assert process.returncode == -signal.SIGINT or (
             n_signals > 1 and process.returncode == 1
-        ), told
-        assert "KeyboardInterrupt" in told
-        assert "FATAL" not in told
+        ), reported
+        assert "KeyboardInterrupt" in reported
+        assert "FATAL" not in reported

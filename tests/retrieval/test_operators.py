@@ -67,9 +67,9 @@ CHUNKS = [
 )
 def test_results_satisfy_operators(query: str, expected: list[int]) -> None:
     """Every result contains a phrase in quotes and a word with +, and lacks a word with -; in `search` and an index."""
-    found = search(query, CHUNKS, syntax="operators")
-    assert [result.original_index for result in found] == expected
-    assert ChunkIndex(CHUNKS).search(query, syntax="operators") == found
+    response = search(query, CHUNKS, syntax="operators")
+    assert [result.original_index for result in response] == expected
+    assert ChunkIndex(CHUNKS).search(query, syntax="operators") == response
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,8 @@ def test_number_of_passes_is_independent_of_phrase_length(
         ("a " * 40 + "b " + "a " * 23, [1]),
     ):
         looked_at.clear()
-        found = search(f'"{phrase}"', texts, syntax="operators")
-        assert [one.original_index for one in found] == expected
+        response = search(f'"{phrase}"', texts, syntax="operators")
+        assert [one.original_index for one in response] == expected
         costs.append(sum(looked_at))
     assert costs == [
         300 + 81 + 64,
@@ -261,7 +261,7 @@ def test_texts_are_read_once_for_all_phrases(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         signs_module,
         "tokenize",
-        lambda some, **told: cut.append(len(some)) or tokenize(some, **told),
+        lambda some, **reported: cut.append(len(some)) or tokenize(some, **reported),
     )
     for query, kept in (
         ('"black cat" "red dog"', {0, 3}),

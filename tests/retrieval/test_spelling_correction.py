@@ -89,9 +89,9 @@ def test_correction_equals_corrected_query(words: list[str], at: int) -> None:
     word = f"{words[0][:at]}k{words[0][at + 1 :]}"
     chunks = [" ".join(words[at : at + 3]) for at in range(len(words))]
     options = {"spans": True, "true_order": False}
-    found = search(f"{word} of", chunks, ALL, **options)
-    (best,) = found.metadata.corrections.values()
-    assert found.results == search(f"{best} of", chunks, ALL, **options).results
+    response = search(f"{word} of", chunks, ALL, **options)
+    (best,) = response.metadata.corrections.values()
+    assert response.results == search(f"{best} of", chunks, ALL, **options).results
     near = {
         other: sum(other in chunk.split() for chunk in chunks)
         for other in words
@@ -101,9 +101,13 @@ def test_correction_equals_corrected_query(words: list[str], at: int) -> None:
     index = ChunkIndex(chunks[:1])
     for chunk in chunks[1:]:
         index.add([chunk])
-    assert index.search(f"{word} of", ALL, **options) == found
-    told, other = index.explain(f"{word} of", 0), index.explain(f"{best} of", 0)
-    assert (told.score, told.terms, told.corrections) == (other.score, other.terms, {word: best})
+    assert index.search(f"{word} of", ALL, **options) == response
+    reported, other = index.explain(f"{word} of", 0), index.explain(f"{best} of", 0)
+    assert (reported.score, reported.terms, reported.corrections) == (
+        other.score,
+        other.terms,
+        {word: best},
+    )
 
 
 def test_most_frequent_word_is_the_correction() -> None:
@@ -122,12 +126,12 @@ def test_most_frequent_word_is_the_correction() -> None:
 
 def test_spans_show_the_word_that_was_found() -> None:
     """A span contains the chunk's word, and a repeated misspelled word is corrected each time."""
-    found = search("umbrela, umbrela", CHUNKS, spans=True)
+    response = search("umbrela, umbrela", CHUNKS, spans=True)
     marked = {
-        found_in.chunk_txt[one.start : one.end] for found_in in found for one in found_in.words
+        found_in.chunk_txt[one.start : one.end] for found_in in response for one in found_in.words
     }
     assert marked == {"umbrella", "Umbrellas"}
-    assert found.results == search("umbrella, umbrella", CHUNKS, spans=True).results
+    assert response.results == search("umbrella, umbrella", CHUNKS, spans=True).results
 
 
 def test_titles_have_words_too() -> None:

@@ -36,14 +36,15 @@ def test_scores_are_those_of_the_reference(
     query: str, chunks: list[Chunk], weighting: WeightingName
 ) -> None:
     """Scores equal the formulas and are in [0, 1], in `search` and in an index."""
-    found = search(query, chunks, ALL, weighting=weighting, correct_spelling=False)
+    response = search(query, chunks, ALL, weighting=weighting, correct_spelling=False)
     texts, names = [chunk.text for chunk in chunks], [chunk.title for chunk in chunks]
-    assert spread(found, len(chunks)) == pytest.approx(
+    assert spread(response, len(chunks)) == pytest.approx(
         reference.scores(query, texts, weighting, names), abs=1e-9
     )
-    assert all(0.0 < result.chunk_score <= 1.0 for result in found)
+    assert all(0.0 < result.chunk_score <= 1.0 for result in response)
     assert (
-        ChunkIndex(chunks, weighting=weighting).search(query, ALL, correct_spelling=False) == found
+        ChunkIndex(chunks, weighting=weighting).search(query, ALL, correct_spelling=False)
+        == response
     )
 
 
@@ -86,19 +87,19 @@ def test_shares_add_up_to_the_score(query: str, chunks: list[Chunk]) -> None:
     index = ChunkIndex(chunks)
     scores = spread(index.search(query, ALL), len(chunks))
     for position, score in enumerate(scores):
-        told = index.explain(query, position)
-        shares = [one.contribution for one in told.terms]
+        explanation = index.explain(query, position)
+        shares = [term.contribution for term in explanation.terms]
         shares += [
-            told.bigrams,
-            told.coverage,
-            told.lead,
-            told.phrase,
-            told.title,
-            told.char_ngrams,
-            told.top_similarity,
+            explanation.bigrams,
+            explanation.coverage,
+            explanation.lead,
+            explanation.phrase,
+            explanation.title,
+            explanation.char_ngrams,
+            explanation.top_similarity,
         ]
         assert sum(shares) == pytest.approx(score, abs=1e-9)
-        assert told.title >= 0.0
+        assert explanation.title >= 0.0
 
 
 @given(strategies.queries, st.lists(strategies.chunk_texts, max_size=6))
@@ -133,13 +134,13 @@ def test_long_title_is_counted_completely(monkeypatch: pytest.MonkeyPatch) -> No
 def test_titles_find_and_order() -> None:
     """A chunk is found by its title; a title equal to the query raises the score, and a title of all chunks does not."""
     texts = ["It has a long tail.", "It has a long tail.", "It has a long tail, as cats do."]
-    found = search(
+    response = search(
         "cats",
         [Chunk(texts[0], title="Dogs"), Chunk(texts[1], title="Cats"), texts[2]],
         true_order=False,
     )
-    assert [result.original_index for result in found] == [1, 2]
-    assert [(result.title, result.chunk_txt) for result in found] == [
+    assert [result.original_index for result in response] == [1, 2]
+    assert [(result.title, result.chunk_txt) for result in response] == [
         ("Cats", texts[1]),
         ("", texts[2]),
     ]

@@ -175,8 +175,8 @@ class Server:
     def metric(self, series: str) -> float:
         """Return one number of /metrics; 0 if it is not there."""
         text = self.call("GET", "/metrics").body.decode()
-        found = re.search(rf"^relevance_gen_{re.escape(series)} (\S+)$", text, re.MULTILINE)
-        return float(found[1]) if found else 0.0
+        match = re.search(rf"^relevance_gen_{re.escape(series)} (\S+)$", text, re.MULTILINE)
+        return float(match[1]) if match else 0.0
 
     @contextmanager
     def raw(self, timeout_s: float = 60) -> Iterator[socket.socket]:

@@ -40,8 +40,8 @@ def object_store() -> Iterator[subprocess.Popen[bytes]]:
     ):
         try:
             assert eventually(lambda: "Running on http://127" in Path(log.name).read_text())
-            found = re.search(r"http://127\.0\.0\.1:\d+", Path(log.name).read_text())
-            patch.setenv("AWS_ENDPOINT_URL", found[0] if found else "")
+            match = re.search(r"http://127\.0\.0\.1:\d+", Path(log.name).read_text())
+            patch.setenv("AWS_ENDPOINT_URL", match[0] if match else "")
             patch.setenv("AWS_ACCESS_KEY_ID", "a")
             patch.setenv("AWS_SECRET_ACCESS_KEY", "b")
             patch.setenv("AWS_DEFAULT_REGION", "us-east-1")

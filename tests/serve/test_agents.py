@@ -144,8 +144,8 @@ def test_mcp_without_own_indexes_lists_no_search_tool(folders: Path) -> None:
         assert (
             started.call("POST", "/mcp", message("tools/list"), TAKES).json["result"]["tools"] == []
         )
-        told = started.call("POST", "/mcp", message(**CALL), TAKES).json["error"]["message"]
-    assert told == "there is no tool 'search'; no index is offered to this key"
+        reported = started.call("POST", "/mcp", message(**CALL), TAKES).json["error"]["message"]
+    assert reported == "there is no tool 'search'; no index is offered to this key"
 
 
 def test_search_sees_new_file(indexing: Server, folders: Path) -> None:

@@ -24,11 +24,11 @@ def test_systemd_unit_has_documented_exposure() -> None:
         timeout=300,
         check=False,
     )
-    found = re.search(r"exposure level for relevance_gen.service: ([0-9.]+)", done.stdout)
-    if found is None:
+    match = re.search(r"exposure level for relevance_gen.service: ([0-9.]+)", done.stdout)
+    if match is None:
         pytest.skip(f"this systemd-analyze rates no files: {done.stderr[-200:]}")
-    assert float(found[1]) < 2.0
-    assert f"puts at {found[1]} of 10" in (ROOT / "docs" / "operations.md").read_text()
+    assert float(match[1]) < 2.0
+    assert f"puts at {match[1]} of 10" in (ROOT / "docs" / "operations.md").read_text()
 
 
 def test_image_context_contains_listed_files_only() -> None:

@@ -24,9 +24,9 @@ def test_searches_have_the_encoder_once_it_is_loaded() -> None:
             answer = server.search(ASKED)
             assert "X-Encoder-Skipped" not in answer.headers
             assert answer.json == expected
-        told = server.call("POST", "/explain", {**ASKED, "original_index": 2}, KEYED).json
-        assert told["semantic"] > 0.0
-        assert told["passage"]["end"] == len(CHUNKS[2])
+        reported = server.call("POST", "/explain", {**ASKED, "original_index": 2}, KEYED).json
+        assert reported["semantic"] > 0.0
+        assert reported["passage"]["end"] == len(CHUNKS[2])
 
 
 def test_server_with_broken_encoder_searches_lexically() -> None:

@@ -56,7 +56,7 @@ def offering(places: Path) -> Iterator[Server]:
         f"broken={places}/broken.index",
         f"gone={places}/gone.index",
     ]
-    flags = [part for one in indexes for part in ("--index", one)] + [
+    flags = [part for index in indexes for part in ("--index", index)] + [
         "--index-key",
         f"secret={id_of(OTHER_KEY)}",
     ]
@@ -93,8 +93,8 @@ def test_answers_are_those_of_the_library(offering: Server, places: Path) -> Non
         kept = offering.call(
             "POST", "/compress", {"question": "cats purr", "index": name, "max_tokens": 30}, KEYED
         )
-        found = alone.search("cats purr", 50)
-        expected = compress("cats purr", [one.chunk_txt for one in found], max_tokens=30)
+        response = alone.search("cats purr", 50)
+        expected = compress("cats purr", [one.chunk_txt for one in response], max_tokens=30)
         assert kept.json["text"] == expected.text
         for one in kept.json["sentences"]:
             assert PETS[one["original_index"]]["text"][one["start"] : one["end"]] == one["text"]
@@ -114,16 +114,18 @@ def test_prompt_uses_index_passages(offering: Server) -> None:
 
 def test_indexes_are_listed_with_state(offering: Server) -> None:
     """The list has the number of chunks, or the reason for a failure without a path."""
-    assert eventually(lambda: "reading" not in {one["state"] for one in listed(offering).values()})
-    found = listed(offering)
-    assert found["pets"] == {"kind": "file", "state": "ready", "num_chunks": 20}
-    assert found["shards"] == {"kind": "shards", "state": "ready", "num_chunks": 20}
-    assert (found["docs"]["kind"], found["docs"]["state"]) == ("folder", "ready")
-    assert (found["broken"]["state"], found["gone"]["reason"]) == (
+    assert eventually(
+        lambda: "reading" not in {value["state"] for value in listed(offering).values()}
+    )
+    description = listed(offering)
+    assert description["pets"] == {"kind": "file", "state": "ready", "num_chunks": 20}
+    assert description["shards"] == {"kind": "shards", "state": "ready", "num_chunks": 20}
+    assert (description["docs"]["kind"], description["docs"]["state"]) == ("folder", "ready")
+    assert (description["broken"]["state"], description["gone"]["reason"]) == (
         "unavailable",
         "No such file or directory",
     )
-    assert "offered" not in json.dumps(found)
+    assert "offered" not in json.dumps(description)
     assert offering.call("GET", "/indexes").status == 401
 
 
@@ -245,13 +247,13 @@ def test_index_is_replaced_during_searches(offering: Server, places: Path, kind:
         for one in asking:
             assert {0, 3} & set(one.result())
     place = places / "pets.index" if kind == "file" else places / "shards" / "index.json"
-    whole = place.read_bytes()
+    content = place.read_bytes()
     half = place.with_name("half")
-    half.write_bytes(whole[: len(whole) // 2])
+    half.write_bytes(content[: len(content) // 2])
     half.replace(place)
     body = {"query": "cat", "index": name}
     assert eventually(lambda: {offering.search(body).status for _ in range(6)} == {503})
-    half.write_bytes(whole)
+    half.write_bytes(content)
     half.replace(place)
     assert eventually(lambda: {offering.search(body).status for _ in range(6)} == {200})
 
@@ -293,9 +295,9 @@ def test_slow_store_takes_no_threads_from_other_indexes() -> None:
                         server.search({"query": "cats", "chunk_txts": ["Cats purr."]}).status == 200
                     )
                 assert {one.result().error["type"] for one in waiting} == {"index_unavailable"}
-                (told,) = listed(server).values()
+                (reported,) = listed(server).values()
                 reason = "its store has not answered yet"
-                assert told == {"kind": "shards", "state": "unavailable", "reason": reason}
+                assert reported == {"kind": "shards", "state": "unavailable", "reason": reason}
         finally:
             _Silent.released.set()
             store.shutdown()

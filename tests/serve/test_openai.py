@@ -557,9 +557,9 @@ def test_echo_has_prompt_log_probabilities(real: Server) -> None:
     own = real.generate(
         {"text": "hello there", "prompt_logprobs": True, "max_tokens": 1, "temperature": 0}
     ).json
-    told = choice["logprobs"]
-    assert told["token_logprobs"][: own["prompt_tokens"]] == own["prompt_logprobs"]
-    assert "".join(told["tokens"][: own["prompt_tokens"]]) == "hello there"
+    reported = choice["logprobs"]
+    assert reported["token_logprobs"][: own["prompt_tokens"]] == own["prompt_logprobs"]
+    assert "".join(reported["tokens"][: own["prompt_tokens"]]) == "hello there"
     assert choice["text"].startswith("hello there")
 
 

@@ -151,8 +151,8 @@ class Visit:
 
     def marks(self) -> dict[str, list[str]]:
         """Return the texts that are marked in the documents, by the name of the mark."""
-        found: dict[str, list[str]] = json.loads(self.page.evaluate(MARKS))
-        return found
+        parsed: dict[str, list[str]] = json.loads(self.page.evaluate(MARKS))
+        return parsed
 
     def open_why(self) -> None:
         """Ask why the best passage scored, once the answer above it is complete and moves it no more."""
@@ -235,10 +235,12 @@ def test_page_highlights_code_point_spans(visit: Visit, text: str) -> None:
     visit.add(text)
     question = "Where is the café at the harbour, im Hafen, 港?"
     visit.ask(question)
-    found = search(question, visit.chunks(), 30, spans=True)
+    response = search(question, visit.chunks(), 30, spans=True)
     marks = visit.marks()
-    words = [one.chunk_txt[span.start : span.end] for one in found for span in one.words]
-    passages = [one.chunk_txt[one.passage.start : one.passage.end] for one in found if one.passage]
+    words = [one.chunk_txt[span.start : span.end] for one in response for span in one.words]
+    passages = [
+        one.chunk_txt[one.passage.start : one.passage.end] for one in response if one.passage
+    ]
     assert len(words) > 2
     assert (sorted(marks["word"]), sorted(marks["passage"])) == (sorted(words), sorted(passages))
 
@@ -331,13 +333,13 @@ def test_page_searches_one_document_and_steps_through_marks(visit: Visit) -> Non
     here = "() => document.querySelector('#step').textContent"
     last = f"{len(places)} of {len(places)}"
     assert visit.page.evaluate(here) == last
-    for key, told in (
+    for key, reported in (
         ("n", f"1 of {len(places)}"),
         ("p", last),
         ("p", f"{len(places) - 1} of {len(places)}"),
     ):
         visit.page.keyboard.press(key)
-        assert visit.page.evaluate(here) == told
+        assert visit.page.evaluate(here) == reported
     visit.page.select_option("#scope", index=1)
     visit.ask("What do ants eat?")
     visit.page.wait_for_selector("#earlier-turns li")
@@ -406,7 +408,7 @@ def test_chunks_end_with_sentences_and_code_stays_whole(visit: Visit) -> None:
         cut, [f"{'Before. ' * 40}\n\n{block}\n\n{'After. ' * 40}", {}]
     )
     assert chunks[1] == block
-    for text, told in (
+    for text, reported in (
         *(
             ("# A head", True),
             ("Fees and tolls", True),
@@ -415,7 +417,7 @@ def test_chunks_end_with_sentences_and_code_stays_whole(visit: Visit) -> None:
         ),
         *((">>> print(1)", False), ("x = 3", False), ("It rains.", False), ("วันนี้ฝนตก", False)),
     ):
-        assert visit.page.evaluate(cut, [text, {}])[1] is told, text
+        assert visit.page.evaluate(cut, [text, {}])[1] is reported, text
 
 
 HANDBOOK = """---
@@ -467,13 +469,13 @@ def test_markdown_is_shown_as_it_is_meant(visit: Visit) -> None:
     ] == HANDBOOK_SHOWN
     question = "What do boats and ships pay at the office, and is there a fee in winter?"
     visit.ask(question)
-    found = search(question, chunks, 30, spans=True)
+    response = search(question, chunks, 30, spans=True)
     marks = visit.marks()
     assert sorted(marks["word"]) == sorted(
-        one.chunk_txt[span.start : span.end] for one in found for span in one.words
+        one.chunk_txt[span.start : span.end] for one in response for span in one.words
     )
     assert sorted(marks["passage"]) == sorted(
-        one.chunk_txt[one.passage.start : one.passage.end] for one in found if one.passage
+        one.chunk_txt[one.passage.start : one.passage.end] for one in response if one.passage
     )
     assert "[office]" not in visit.page.inner_text("#found")
 
@@ -712,12 +714,12 @@ def test_page_aligns_paragraph_by_script(visit: Visit) -> None:
       });
     }"""
     english, hebrew = "The ferry leaves.", "המעבורת יוצאת."
-    for first, second, told in (
+    for first, second, reported in (
         (english, hebrew, ["left", "right"]),
         (hebrew, english, ["right", "left"]),
     ):
         visit.add(f"{first}\n\n{second}")
-        assert visit.page.evaluate(edges) == told
+        assert visit.page.evaluate(edges) == reported
 
 
 def test_page_splits_long_name_in_script_order(visit: Visit) -> None:
@@ -856,9 +858,9 @@ def test_page_uses_chat_api_with_chat_model(browser: Any) -> None:
         assert {body["index"][:6] for body in bodies if "query" in body or "question" in body} == {
             "cache:"
         }
-        told = [body["messages"] for body in bodies if "messages" in body][-1]
-        assert [one["role"] for one in told] == ["user", "assistant", "user"]
-        assert told[0]["content"] == QUESTION
+        reported = [body["messages"] for body in bodies if "messages" in body][-1]
+        assert [one["role"] for one in reported] == ["user", "assistant", "user"]
+        assert reported[0]["content"] == QUESTION
         visit.close()
 
 
@@ -1041,12 +1043,12 @@ def test_page_rejects_document_above_limit(browser: Any, flags: tuple[str, str])
         visit.page.wait_for_selector(
             "text=log.txt was not added: together with the others it is more than this server"
         )
-        told = visit.page.inner_text("#trouble")
+        reported = visit.page.inner_text("#trouble")
         assert (
             "(40 passages, 64 MiB)" if "40" in flags else "(200,000 passages, 0.0488 MiB)"
-        ) in told
-        assert "Use fewer or smaller documents" in told
-        assert "relevance-gen serve --index" in told
+        ) in reported
+        assert "Use fewer or smaller documents" in reported
+        assert "relevance-gen serve --index" in reported
         assert visit.page.locator("#names li").count() == 1
         assert visit.chunks() == chunks
         visit.add(text[:5000])

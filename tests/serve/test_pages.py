@@ -221,7 +221,7 @@ def test_examples_are_allowed() -> None:
                 continue
             schemas = content["schema"].get("anyOf", [content["schema"]])
             names = [schema["$ref"].rsplit("/", 1)[1] for schema in schemas]
-            examples = [one["value"] for one in content.get("examples", {}).values()] or [
+            examples = [value["value"] for value in content.get("examples", {}).values()] or [
                 content["example"]
             ]
             taken = set()

@@ -29,12 +29,12 @@ def test_documents_are_read_and_searches_on_request() -> None:
             lambda: not any("X-Reranker-Skipped" in server.search(asked).headers for _ in range(20))
         )
         for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
-            told = server.call("POST", path, DOCUMENTS, KEYED).json["results"]
-            assert [(one["index"], one["relevance_score"]) for one in told] == [
+            reported = server.call("POST", path, DOCUMENTS, KEYED).json["results"]
+            assert [(one["index"], one["relevance_score"]) for one in reported] == [
                 (at, scores[at]) for at in order
             ]
-            told = server.call("POST", path, {**TEXTS, "top_n": 2}, KEYED).json
-            assert told == [{"index": at, "score": scores[at]} for at in order[:2]]
+            reported = server.call("POST", path, {**TEXTS, "top_n": 2}, KEYED).json
+            assert reported == [{"index": at, "score": scores[at]} for at in order[:2]]
         assert server.search(ASKED).json == words
         answer = server.search({**ASKED, "rerank_top_n": 2})
         assert (answer.json, answer.headers.get("X-Reranker-Skipped")) == (expected, None)
@@ -64,8 +64,8 @@ def test_reranker_is_selected_by_name() -> None:
 
         def ask(body: dict[str, Any], **name: str) -> tuple[int, str | None]:
             answer = server.call("POST", "/rerank", {**body, **name}, KEYED)
-            told = answer.json["results"] if "documents" in body else answer.json
-            return told[0]["index"], answer.headers.get("X-Reranker-Skipped")
+            reported = answer.json["results"] if "documents" in body else answer.json
+            return reported[0]["index"], answer.headers.get("X-Reranker-Skipped")
 
         for body in (DOCUMENTS, TEXTS):
             for name in ({}, {"model": "relevance_gen"}, {"model": "small"}):
@@ -89,7 +89,7 @@ def test_reranker_is_selected_by_name() -> None:
 
 def test_server_with_broken_reranker_ranks_lexically() -> None:
     """A server whose reranker cannot be loaded ranks documents by lexical score, and reports that in every API format."""
-    found = search(ASKED["query"], CHUNKS, len(CHUNKS), False)
+    response = search(ASKED["query"], CHUNKS, len(CHUNKS), False)
     with Server(
         "--reranker", str(TINY), "--model", "none", "--n-ctx", "64", program=REAL
     ) as server:
@@ -98,8 +98,8 @@ def test_server_with_broken_reranker_ranks_lexically() -> None:
             answer = server.call("POST", "/rerank", DOCUMENTS, KEYED)
             best = answer.json["results"][0]
             assert (best["index"], best["relevance_score"]) == (
-                found[0].original_index,
-                found[0].chunk_score,
+                response[0].original_index,
+                response[0].chunk_score,
             )
             return answer.headers["X-Reranker-Skipped"] == "unavailable"
 

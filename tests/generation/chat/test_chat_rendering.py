@@ -540,11 +540,11 @@ def test_chat_turns_compute_each_token_about_once(template, devices, n_conversat
         Runner(TINY, n_slots=4, n_ctx=8192, n_threads=1, n_gpu_layers=0, devices=devices) as runner,
         ThreadPoolExecutor(n_conversations) as threads,
     ):
-        told = list(
+        reported = list(
             threads.map(lambda number: tokens_of(runner, number, template), range(n_conversations))
         )
-        assert all(n_computed <= 1.1 * n_once for n_computed, n_once in told), told
-        assert runner.counters().prompt_tokens > 4 * sum(n_once for _, n_once in told)
+        assert all(n_computed <= 1.1 * n_once for n_computed, n_once in reported), reported
+        assert runner.counters().prompt_tokens > 4 * sum(n_once for _, n_once in reported)
 
 
 def test_render_chat_without_tools_equals_render_prompt():

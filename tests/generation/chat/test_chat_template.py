@@ -622,9 +622,9 @@ def test_return_token_texts_returns_the_bytes_of_all_tokens(with_template):
     pieces = response.token_texts.pieces
     assert b"".join(pieces[token] for token in response.responses[0].tokens).decode() == STORY
     assert b"".join(pieces[token] for token in response.token_texts.prompt) == b"z"
-    assert {one.token for place in response.responses[0].top_logprobs for one in place} <= set(
-        pieces
-    )
+    assert {
+        one.token for top_logprob in response.responses[0].top_logprobs for one in top_logprob
+    } <= set(pieces)
     assert pieces == {token: BIGRAM_TOKENS[token] for token in pieces}
     assert with_template.generate(asked).token_texts is None
     assert "token_texts" not in wire.unstructure(response)

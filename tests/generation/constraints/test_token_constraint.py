@@ -218,7 +218,8 @@ def test_constraint_does_not_change_concurrent_requests(tiny, seed):
 
     def outcomes(futures):
         return [
-            [(one.tokens, one.logprobs) for one in future.result().responses] for future in futures
+            [(response.tokens, response.logprobs) for response in future.result().responses]
+            for future in futures
         ]
 
     alone = outcomes([tiny.submit(request) for request in requests])
@@ -237,7 +238,7 @@ def test_logprobs_with_constraint_are_unconstrained(bigram):
         own[current, following] for current, following in zip(before, sample.tokens, strict=False)
     ]
     np.testing.assert_allclose(sample.logprobs, expected, atol=1e-5)
-    assert [place[0].token for place in sample.top_logprobs] == [
+    assert [top_logprob[0].token for top_logprob in sample.top_logprobs] == [
         int(own[current].argmax()) for current in before[:-1]
     ]
 

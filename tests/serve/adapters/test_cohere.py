@@ -54,8 +54,8 @@ def test_rerank_returns_all_documents_best_first() -> None:
 def test_rerank_scores_equal_search(documents: list[str], top_n: int | None) -> None:
     """The scores equal the scores of `search`, in [0, 1], for `top_n` documents."""
     results = rerank(query="cats and dogs", documents=documents, top_n=top_n)["results"]
-    found = search("cats and dogs", documents, len(documents) or 1, blank="skip")
-    scores = {result.original_index: result.chunk_score for result in found}
+    response = search("cats and dogs", documents, len(documents) or 1, blank="skip")
+    scores = {result.original_index: result.chunk_score for result in response}
     places = sorted(range(len(documents)), key=lambda place: (-scores.get(place, 0.0), place))[
         :top_n
     ]

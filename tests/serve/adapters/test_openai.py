@@ -63,14 +63,14 @@ def test_chat_turn_with_calls_has_openai_format() -> None:
     """Reasoning has both field names, arguments are strings, and empty content is null."""
     _, present = chat.read({"messages": [{"role": "user", "content": "x"}]})
     turn = Completion("Let me see.", 9, 0.0, "tool_calls", parts=PARTS, reasoning_tokens=4)
-    told = present((GenerationResponse(0.0, 0.0, 1, "x", 7, (turn,), reused_tokens=5),))
+    reported = present((GenerationResponse(0.0, 0.0, 1, "x", 7, (turn,), reused_tokens=5),))
     counts = {"prompt_tokens": 7, "completion_tokens": 9, "total_tokens": 16}
     details = {
         "prompt_tokens_details": {"cached_tokens": 5},
         "completion_tokens_details": {"reasoning_tokens": 4},
     }
-    assert told["usage"] == counts | details
-    (choice,) = told["choices"]
+    assert reported["usage"] == counts | details
+    (choice,) = reported["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"] == {
         "role": "assistant",
@@ -156,10 +156,10 @@ def test_chat_stream_numbers_calls_per_sample() -> None:
     """Calls are numbered per sample; name and id are in the first delta, then arguments."""
     _, events = chat.read({"messages": [{"role": "user", "content": "x"}], "stream": True, "n": 2})
     pieces = [*PARTS, ContentPart("tool_call", " ", 3, "", "")]
-    told = [events.text(sample, piece) for sample in (0, 1) for piece in pieces]
+    reported = [events.text(sample, piece) for sample in (0, 1) for piece in pieces]
     deltas = [
         json.loads(line[6:])["choices"][0]["delta"]
-        for event in told
+        for event in reported
         for line in event.decode().split("\n\n")[:-1]
     ]
     called = {

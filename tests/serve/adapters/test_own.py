@@ -27,8 +27,8 @@ def test_search_body_is_read_and_response_serialized() -> None:
         ["Cats purr."],
     )
     assert task.path == "chunk_txts"
-    found = search("cats", ["Cats purr."])
-    assert wire.serialize(present(found)) == wire.serialize(found)
+    response = search("cats", ["Cats purr."])
+    assert wire.serialize(present(response)) == wire.serialize(response)
 
 
 def test_generation_body_is_read_and_response_serialized() -> None:

@@ -95,17 +95,21 @@ def test_openai_client_accumulates_events_to_response(
     from openai.types.responses import Response, ResponseStreamEvent
 
     state: Any = openais.ResponseStreamState(input_tools=omit, text_format=omit)
-    told = events(stream, pieces, ended)
-    for data in told:
+    reported = events(stream, pieces, ended)
+    for data in reported:
         snapshot = None
         state.handle_event(openais.construct_type_unchecked(type_=ResponseStreamEvent, value=data))
         snapshot = state._ResponseStreamState__current_snapshot
     whole = stream.whole(ended)
-    assert told[-1] == {**told[-1], "type": f"response.{whole['status']}", "response": whole}
-    assert [data["item"] for data in told if data["type"] == "response.output_item.done"] == whole[
-        "output"
-    ]
-    assert [data["sequence_number"] for data in told] == list(range(len(told)))
+    assert reported[-1] == {
+        **reported[-1],
+        "type": f"response.{whole['status']}",
+        "response": whole,
+    }
+    assert [
+        data["item"] for data in reported if data["type"] == "response.output_item.done"
+    ] == whole["output"]
+    assert [data["sequence_number"] for data in reported] == list(range(len(reported)))
     assert Response.model_validate(whole).usage.output_tokens_details.reasoning_tokens == 2
     for item, said in zip(snapshot.output, whole["output"], strict=True):
         if item.type == "message":
@@ -254,7 +258,7 @@ def test_each_sentence_has_block_with_citations() -> None:
 def test_citation_limit_keeps_text_and_earlier_citations() -> None:
     """If citing is refused, the text continues without error and earlier citations remain."""
     said = " ".join(SAID[:5])
-    told: list[list[str]] = []
+    reported: list[list[str]] = []
     for error in (TooLargeError, BusyError):
         for n_allowed in range(30):
             left = itertools.count(n_allowed, -1)
@@ -267,12 +271,12 @@ def test_citation_limit_keeps_text_and_earlier_citations() -> None:
             with budget_scope(expect):
                 found = cited_blocks(of_cited(), [ContentPart("text", said)])
             assert "".join(block["text"] for block in found) == said
-            told.append(
+            reported.append(
                 [one["cited_text"] for block in found for one in block.get("citations") or ()]
             )
-    assert told[:30] == told[30:]
-    assert (told[0], len(told[29])) == ([], 4)
-    assert all(more[: len(less)] == less for less, more in itertools.pairwise(told[:30]))
+    assert reported[:30] == reported[30:]
+    assert (reported[0], len(reported[29])) == ([], 4)
+    assert all(more[: len(less)] == less for less, more in itertools.pairwise(reported[:30]))
 
 
 def test_response_events_are_in_order() -> None:
@@ -309,15 +313,15 @@ def test_message_events_are_in_order() -> None:
         ContentPart("text", "Hello", 1),
         ContentPart("tool_call", "{}", 2, "search", "c"),
     ]
-    told = events(of_messages(), pieces, outcome(pieces, "tool_calls"))
-    assert [event["type"] for event in told] == [
+    reported = events(of_messages(), pieces, outcome(pieces, "tool_calls"))
+    assert [event["type"] for event in reported] == [
         "message_start",
         *("content_block_start", "content_block_delta", "content_block_stop") * 3,
         *("message_delta", "message_stop"),
     ]
-    assert [event["index"] for event in told if "index" in event] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert told[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
-    assert told[-2]["usage"] == {
+    assert [event["index"] for event in reported if "index" in event] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert reported[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    assert reported[-2]["usage"] == {
         **{"input_tokens": 3, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4},
         "output_tokens": 3,
     }
@@ -325,12 +329,12 @@ def test_message_events_are_in_order() -> None:
 
 def test_message_stop_reason() -> None:
     """The limit, a full context, a stop sequence and the end token give distinct stop reasons."""
-    told = [
+    reported = [
         of_messages(max_tokens=3).whole(outcome([], reason, by))
         for reason, by in (("eos", ""), ("stop", "x"))
     ]
-    told += [of_messages(max_tokens=n).whole(outcome([], "length")) for n in (3, 32000)]
-    assert [(one["stop_reason"], one["stop_sequence"]) for one in told] == [
+    reported += [of_messages(max_tokens=n).whole(outcome([], "length")) for n in (3, 32000)]
+    assert [(one["stop_reason"], one["stop_sequence"]) for one in reported] == [
         *(("end_turn", None), ("stop_sequence", "x")),
         *(("max_tokens", None), ("model_context_window_exceeded", None)),
     ]

@@ -50,15 +50,15 @@ def response_of(
         for _ in range(n_samples)
     )
     prompt, in_places = tokens(n_prompt), likeliest(n_prompt)[1:]
-    told = [*prompt, *(token for one in samples for token in one.tokens or ())]
-    told += [
+    reported = [*prompt, *(token for sample in samples for token in sample.tokens or ())]
+    reported += [
         each.token
-        for rows in (in_places, *(one.top_logprobs or () for one in samples))
+        for rows in (in_places, *(sample.top_logprobs or () for sample in samples))
         for row in rows
         for each in row
     ]
     token_texts = TokenTexts(
-        prompt, {token: f" w{token}".encode() for token in told}, frozenset(), in_places
+        prompt, {token: f" w{token}".encode() for token in reported}, frozenset(), in_places
     )
     known = (None, *logprobs(n_prompt)[1:]) if n_prompt else None
     return GenerationResponse(
@@ -166,14 +166,14 @@ def test_phrase_memory_is_within_its_cost(text: str, n_texts: int) -> None:
     index = pickle.loads(pickle.dumps(ChunkIndex([said] * n_texts)))
     question = SearchParams('"black cat"', 1, syntax="operators")
     index.answer_all([question])  # fill the caches
-    told: Counter[str] = Counter()
+    reported: Counter[str] = Counter()
     tracemalloc.start()
     try:
         before_bytes = tracemalloc.get_traced_memory()[0]
-        with budget_scope(lambda unit, number: told.update({unit: number})):
+        with budget_scope(lambda unit, number: reported.update({unit: number})):
             index.answer_all([question])
         taken_bytes = tracemalloc.get_traced_memory()[1] - before_bytes
     finally:
         tracemalloc.stop()
-    counted_bytes = costs.SEARCH.phrase_char * told["phrase_char"] + costs.SEARCH.cluster_index
+    counted_bytes = costs.SEARCH.phrase_char * reported["phrase_char"] + costs.SEARCH.cluster_index
     assert taken_bytes - _FLAT_BYTES <= counted_bytes

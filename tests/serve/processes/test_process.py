@@ -189,9 +189,9 @@ def test_port_in_use_is_reported(workers: str, capfd: pytest.CaptureFixture[str]
     with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
         port = taken.getsockname()[1]
         assert refused_start("--port", str(port), "--workers", workers) == 1
-    told = f"127.0.0.1 port {port}: Address already in use; --port 0 takes a free one"
+    reported = f"127.0.0.1 port {port}: Address already in use; --port 0 takes a free one"
     # No key is made for a server that does not run.
-    assert capfd.readouterr() == ("", f"relevance-gen serve: cannot listen on {told}\n")
+    assert capfd.readouterr() == ("", f"relevance-gen serve: cannot listen on {reported}\n")
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ def prompt(backend: Worded, timeout_s: float = 10.0, **options: Any) -> PromptRe
     async def asked() -> PromptResponse:
         prompter = Prompter(timeout_s)
         try:
-            found = search(QUESTION, CHUNKS, 5, true_order=False, spans=True)
-            return await prompter.write(PromptOptions(QUESTION, **options), found, backend)
+            response = search(QUESTION, CHUNKS, 5, true_order=False, spans=True)
+            return await prompter.write(PromptOptions(QUESTION, **options), response, backend)
         finally:
             prompter._threads.shutdown()
 
@@ -148,15 +148,15 @@ def test_cancelled_prompt_keeps_its_thread_until_it_ends() -> None:
 
     async def asked() -> None:
         prompter = Prompter(60)
-        found = search(QUESTION, CHUNKS, 5, true_order=False, spans=True)
+        response = search(QUESTION, CHUNKS, 5, true_order=False, spans=True)
         options = PromptOptions(QUESTION)
-        gone = [asyncio.create_task(prompter.write(options, found, held)) for _ in range(4)]
+        gone = [asyncio.create_task(prompter.write(options, response, held)) for _ in range(4)]
         while held.n_asking < 4:
             await asyncio.sleep(0.001)
         for task in gone:
             task.cancel()
         await asyncio.wait(gone)
-        last = asyncio.create_task(prompter.write(options, found, held))
+        last = asyncio.create_task(prompter.write(options, response, held))
         for _ in range(100):  # it would begin at once
             await asyncio.sleep(0.001)
         n_asking = held.n_asking

@@ -89,8 +89,8 @@ def ask(
     """Search; return why the reranker was not used, if so, and the positions and scores of the results."""
     task = SearchTask(SearchParams(QUERY, 1000, False, rerank_top_n=rerank_top_n), chunks)
     report = SearchReport()
-    found = searcher.search(task, "a-key", report)
-    return {**report.skipped}, [(one.original_index, one.chunk_score) for one in found]
+    response = searcher.search(task, "a-key", report)
+    return {**report.skipped}, [(one.original_index, one.chunk_score) for one in response]
 
 
 def expected(**options: Any) -> list[Any]:
@@ -109,10 +109,15 @@ def test_reranked_response_and_explanation_equal_library(cache_bytes: int) -> No
             for n in (2, None, 0, 2):
                 assert ask(searcher, n) == ({}, expected(reranker=reranker, rerank_top_n=n))
         assert ask(searcher, 0) == ({}, expected())
-        told = searcher.explain(
+        explanation = searcher.explain(
             ExplanationTask(SearchParams(QUERY, rerank_top_n=None), CHUNKS, 2), "a-key"
         )
-        assert told.score == told.relevance == told.reranker == dict(ask(searcher, None)[1])[2]
+        assert (
+            explanation.score
+            == explanation.relevance
+            == explanation.reranker
+            == dict(ask(searcher, None)[1])[2]
+        )
         text = metrics.exposition({})
         assert "relevance_gen_searches_without_reranker_total 0" in text
         assert "relevance_gen_reranked_texts_total 0" not in text
@@ -129,7 +134,9 @@ def test_agents_search_without_it(tmp_path: Path) -> None:
         searcher.indexes.start()
         searcher.indexes._served["facts"].refresh().result(60)
         found = searcher.offered_to("")["facts"](QUERY, 1000)
-        assert [(one.original_index, one.chunk_score) for one in found.results] == expected()
+        assert [
+            (result.original_index, result.chunk_score) for result in found.results
+        ] == expected()
         assert "relevance_gen_reranked_texts_total 0" in metrics.exposition({})
 
     with_searcher(work, index=(("facts", str(tmp_path / "facts.index")),))

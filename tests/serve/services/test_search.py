@@ -137,10 +137,10 @@ def test_cached_index_replaces_chunks_in_requests() -> None:
     asked = SearchParams("What does a cat do?", spans=True)
     first = SearchTask(asked, CHUNKS, cache_index=True)
     report = SearchReport()
-    found = tried.search(first, "a-key", report)
+    response = tried.search(first, "a-key", report)
     name = report.index_name
     named, _ = own.read_search({"query": asked.query, "index": name, "spans": True})
-    assert [one.to_dict() | {"metadata": {}} for one in found.results] == [
+    assert [one.to_dict() | {"metadata": {}} for one in response.results] == [
         one.to_dict() for one in tried.search(named, "a-key").results
     ]
     explained, _ = own.read_explanation({"query": asked.query, "index": name, "original_index": 1})
@@ -162,15 +162,17 @@ def test_cached_index_counts_blank_chunks_in_positions() -> None:
         question, ["", "Cats purr.", " ", "Dogs bark. Cats sleep."], blank="skip", cache_index=True
     )
     report = SearchReport()
-    found = tried.search(first, "a-key", report)
+    response = tried.search(first, "a-key", report)
     named = IndexRef(report.index_name or "")
     again = tried.search(SearchTask(question, (), index=named), "a-key")
-    assert [one.original_index for one in again] == [one.original_index for one in found] == [1, 3]
+    assert (
+        [one.original_index for one in again] == [one.original_index for one in response] == [1, 3]
+    )
     scores = [
         tried.explain(ExplanationTask(question, (), place, index=named), "a-key").score
         for place in (1, 3)
     ]
-    assert scores == [one.chunk_score for one in found]
+    assert scores == [one.chunk_score for one in response]
     kept = tried.compress(CompressionTask(question, (), index=named, max_tokens=20), "a-key")
     assert [one.original_index for one in kept.sentences] == [1, 3, 3]
     for place, says in (
@@ -200,8 +202,8 @@ def test_cached_index_compression_uses_titles_and_reserves_texts() -> None:
             tried.compress(CompressionTask(question, (), index=named, max_tokens=12), "a-key")
             == brought
         )
-        found = tried.search(SearchTask(question, (), index=named), "a-key")
-    n_chars = [sum(len(one["text"]) for one in titled), sum(len(one.chunk_txt) for one in found)]
+        response = tried.search(SearchTask(question, (), index=named), "a-key")
+    n_chars = [sum(len(one["text"]) for one in titled), sum(len(one.chunk_txt) for one in response)]
     assert [number for unit, number in announced if unit == "result_char"] == n_chars
 
 

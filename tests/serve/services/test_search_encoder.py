@@ -69,8 +69,8 @@ def ask(searcher: Searcher, chunks: list[Any] = CHUNKS) -> tuple[list[str], Sear
     """Search; return why the encoder was not used, if so, and the response."""
     task = SearchTask(SearchParams(QUERY, 10, False, rerank_top_n=0), chunks)
     report = SearchReport()
-    found = searcher.search(task, "a-key", report)
-    return [*report.skipped.values()], found
+    response = searcher.search(task, "a-key", report)
+    return [*report.skipped.values()], response
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
@@ -102,11 +102,11 @@ def test_explained_score_equals_search_score() -> None:
     def work(searcher: Searcher, _: EmbeddingService) -> None:
         _, found = ask(searcher)
         for result in found:
-            told = searcher.explain(
+            explanation = searcher.explain(
                 ExplanationTask(SearchParams(QUERY), CHUNKS, result.original_index), "a-key"
             )
-            assert told.score == result.chunk_score
-            assert told.passage is not None
+            assert explanation.score == result.chunk_score
+            assert explanation.passage is not None
 
     with_searcher(work)
 

@@ -92,9 +92,9 @@ def test_unavailable_store_serves_opened_version(
     try:
         for again in (looked(looked(one)), looked(searcher(place))):
             assert states(again.searchable()) == {"0"}
-            told = again.describe()
-            assert (told["state"], told["reason"]) == ("ready", "Connection refused")
-            assert str(told["store_unreachable_since"]).endswith("+00:00")
+            description = again.describe()
+            assert (description["state"], description["reason"]) == ("ready", "Connection refused")
+            assert str(description["store_unreachable_since"]).endswith("+00:00")
             assert again.is_stale
         assert caplog.text.count("stays as it was") == 2
         with pytest.raises(IndexUnavailableError, match="Connection refused"):
