@@ -6,25 +6,56 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from relevance_gen import wire
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, TooLargeError, describe
 from relevance_gen.serve.adapters import Operation
 from relevance_gen.serve.services.agents import Message
 from relevance_gen.serve.services.indexes.index_registry import IndexRef
 
 _SERVER_ERROR = -32000
 """JSON-RPC's first code for errors of a server."""
+_MAX_MESSAGE_BYTES = 4 << 20
+"""Maximum size of a message; the SDK accepts no larger ones."""
 
 
 def read(body: object, headers: Iterable[tuple[bytes, bytes]]) -> Operation:
-    """Read the body of ``POST /mcp``; the service refuses invalid messages."""
+    """Read the body of ``POST /mcp``; the service checks the parameters of the message.
+
+    Raises:
+        InvalidRequestError: the body is not a JSON-RPC message.
+        TooLargeError: the message exceeds `_MAX_MESSAGE_BYTES`.
+    """
+    _check_message(body)
     index = None
     match body:
         case {"method": "tools/call", "params": {"arguments": {"index": name}}}:
             with suppress(InvalidRequestError):  # the tool reports the error
                 index = IndexRef(name)
     lower_headers = tuple((name.lower(), value) for name, value in headers)
-    message = Message(lower_headers, wire.serialize(body), index)
+    content = wire.serialize(body)
+    if len(content) > _MAX_MESSAGE_BYTES:
+        rule = f"the message must have at most {_MAX_MESSAGE_BYTES:,} bytes"
+        raise TooLargeError(rule, got=f"{len(content):,}")
+    message = Message(lower_headers, content, index)
     return message, lambda reply: reply.body
+
+
+def _check_message(body: object) -> None:
+    """Raise an `InvalidRequestError` unless a body is a request, a notification or a response."""
+    if not isinstance(body, dict):
+        rule = "the message must be a JSON object; a list of messages is not supported"
+        raise InvalidRequestError(rule, got=describe(body))
+    if body.get("jsonrpc") != "2.0":
+        raise InvalidRequestError.must_be("jsonrpc", '"2.0"', body.get("jsonrpc"))
+    is_response = "result" in body or "error" in body
+    if not is_response and not isinstance(body.get("method"), str):
+        raise InvalidRequestError.must_be("method", "a string", body.get("method"))
+    message_id = body.get("id", "")
+    is_unknown = message_id is None and is_response  # the response to an unreadable message
+    is_id = isinstance(message_id, str | int) and not isinstance(message_id, bool)
+    if not is_id and not is_unknown:
+        raise InvalidRequestError.must_be("id", "a string or an integer", message_id)
+    if not isinstance(body.get("params", {}), dict):
+        raise InvalidRequestError.must_be("params", "an object", body["params"])
 
 
 def error(kind: str, message: str, _field: str | None) -> dict[str, object]:
