@@ -118,10 +118,11 @@ class Rule:
         self.check(attribute.name, value)
 
 
-def non_empty_list(noun: str) -> Rule:
-    """Return a validator of lists with at least one item, which errors call `noun`."""
+def list_of(noun: str, min_items: int, max_items: int) -> Rule:
+    """Return a validator of lists of `min_items` to `max_items` items, which errors call `noun`."""
     return Rule(
-        f"a list of at least one {noun}", lambda value: isinstance(value, list) and value != []
+        f"a list of {min_items} to {max_items:,} {noun}s",
+        lambda value: isinstance(value, list | tuple) and min_items <= len(value) <= max_items,
     )
 
 

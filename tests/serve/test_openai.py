@@ -836,3 +836,18 @@ def test_workers_answer_equally() -> None:
             server.call("POST", "/v2/rerank", {"query": "x", "documents": ["x"]}, KEYED).status
             == 200
         )
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"]
+)
+def test_too_many_messages_are_refused_before_rendering(writing: Server, path: str) -> None:
+    """A conversation of more than 10,000 messages is a 400 that names the field and the limit."""
+    field = "input" if path == "/v1/responses" else "messages"
+    body: dict[str, Any] = {field: [{"role": "user", "content": "a"}] * 10_001}
+    if path == "/v1/messages":
+        body["max_tokens"] = 1
+    refused = writing.call("POST", path, body, KEYED)
+    assert refused.status == 400
+    assert f"{field} must be " in refused.body.decode()
+    assert "10,000" in refused.body.decode()

@@ -18,6 +18,7 @@ from attrs import frozen
 
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.chat.conversation import MAX_MESSAGES
 from relevance_gen.generation.queue.request import ANONYMOUS
 from relevance_gen.llama.language_model import TOKEN_BOUNDARY, ChatFormat
 from relevance_gen.sandbox import Sandbox
@@ -178,14 +179,17 @@ def render_prompt(
 
 
 def check_messages(messages: object, *, continues: bool) -> None:
-    """Check that `messages` is a list of objects with a role.
+    """Check that `messages` is a list of at most `MAX_MESSAGES` objects with a role.
 
     Raises:
         InvalidRequestError: it is not, or the last message has no text to continue although it
             should be continued.
     """
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
-        raise InvalidRequestError.must_be("messages", "a list of at least one message", messages)
+    allowed = f"a list of 1 to {MAX_MESSAGES:,} messages"
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise InvalidRequestError.must_be("messages", allowed, messages)
+    if not 1 <= len(messages) <= MAX_MESSAGES:
+        raise InvalidRequestError.must_be("messages", allowed, messages)
     for index, message in enumerate(messages):
         path = f"messages[{index}]"
         if not isinstance(message, Mapping):

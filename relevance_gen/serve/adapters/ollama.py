@@ -12,7 +12,12 @@ from attrs import field, frozen
 from relevance_gen import checks, fields, wire
 from relevance_gen.embedding.jobs import Embeddings
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.chat.conversation import Conversation, check_calls, tools_of
+from relevance_gen.generation.chat.conversation import (
+    MAX_MESSAGES,
+    Conversation,
+    check_calls,
+    tools_of,
+)
 from relevance_gen.generation.queue.request import RequestContext
 from relevance_gen.serve.services.embedding import EmbeddingTask, LongTexts
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask, Responses
@@ -85,6 +90,10 @@ _effort = checks.Rule(
     "True, False, low, medium or high",
     lambda value: isinstance(value, bool) or value in ("low", "medium", "high"),
 )
+_duration = checks.Rule(
+    'a number of seconds or a string such as "5m"',
+    lambda value: isinstance(value, int | float | str) and not isinstance(value, bool),
+)
 
 
 @frozen(kw_only=True)
@@ -96,7 +105,7 @@ class OllamaRequest:
     format: Any = None
     options: Mapping[str, Any] | None = fields.optional(checks.an_object)
     think: bool | str | None = fields.optional(_effort)
-    keep_alive: Any = None
+    keep_alive: str | float | None = fields.optional(_duration)
 
     def generation(self, text: str = "") -> GenerationRequest:
         """Return the request to generate from a prompt, or from a conversation if that is empty."""
@@ -186,7 +195,9 @@ class OllamaRequest:
 class OllamaChatRequest(OllamaRequest):
     """The fields of ``POST /api/chat``, as ``static/openapi.json`` describes them."""
 
-    messages: Sequence[Any] = field(default=(), validator=checks.a_list)
+    messages: Sequence[Any] = field(
+        default=(), validator=checks.list_of("message", 0, MAX_MESSAGES)
+    )
     tools: Sequence[Any] = field(default=(), validator=checks.a_list)
 
 
@@ -326,10 +337,11 @@ def read_chat(
     request = wire.structure(OllamaChatRequest, body, is_lenient=True)
     messages = _messages(request.messages)
     lines = OllamaLines(request.model, is_chat=True, ended_by=_ended_by(request, bool(messages)))
+    generation = request.generation()
+    conversation = request.conversation(messages, request.tools)
     task = request.load_task()
     if messages:
-        conversation = request.conversation(messages, request.tools)
-        task = request.task(request.generation(), "messages", conversation)
+        task = request.task(generation, "messages", conversation)
     return task, lines if request.stream else lines.whole
 
 
@@ -341,14 +353,15 @@ def read_generate(
     request = wire.structure(OllamaGenerateRequest, body, is_lenient=True)
     ended_by = _ended_by(request, bool(request.prompt))
     lines = OllamaLines(request.model, is_chat=False, ended_by=ended_by)
+    generation = request.generation(request.prompt if request.raw else "")
     if not request.prompt:
         task = request.load_task()
     elif request.raw:
-        task = request.task(request.generation(request.prompt), "prompt")
+        task = request.task(generation, "prompt")
     else:
         turns = {"system": request.system, "user": request.prompt}
         messages = [{"role": role, "content": text} for role, text in turns.items() if text]
-        task = request.task(request.generation(), "prompt", request.conversation(messages))
+        task = request.task(generation, "prompt", request.conversation(messages))
     return task, lines if request.stream else lines.whole
 
 

@@ -12,6 +12,7 @@ from attrs import field, frozen
 from relevance_gen import checks, fields, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import (
+    MAX_MESSAGES,
     Conversation,
     ToolChoice,
     ToolDefinition,
@@ -70,7 +71,7 @@ Turns: TypeAlias = list[JsonObject]
 class MessagesRequest:
     """The fields of a request, as ``static/openapi.json`` describes them."""
 
-    messages: Sequence[Any] = field(validator=checks.non_empty_list("message"))
+    messages: Sequence[Any] = field(validator=checks.list_of("message", 1, MAX_MESSAGES))
     model: str = field(default=DEFAULT_NAME, validator=checks.short(_MAX_MODEL_NAME_CHARS))
     max_tokens: int = fields.integer(1, default=AS_MUCH_AS_FITS)
     system: Any = None

@@ -12,6 +12,7 @@ from attrs import field, frozen
 from relevance_gen import checks, fields
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import (
+    MAX_MESSAGES,
     Conversation,
     check_calls,
     choice_of,
@@ -75,7 +76,7 @@ _TEXT_FIELDS = {"text": "text", "refusal": "refusal"}
 class ChatRequest(SamplingRequest):
     """The fields of a chat request, as ``static/openapi.json`` describes them."""
 
-    messages: Sequence[Any] = field(validator=checks.non_empty_list("message"))
+    messages: Sequence[Any] = field(validator=checks.list_of("message", 1, MAX_MESSAGES))
     max_tokens: int | None = fields.optional(checks.integer(1))
     max_completion_tokens: int | None = fields.optional(checks.integer(1))
     logprobs: bool = fields.flag()

@@ -11,6 +11,7 @@ from attrs import field, frozen
 from relevance_gen import checks, fields
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import (
+    MAX_MESSAGES,
     Conversation,
     choice_of,
     messages_of,
@@ -78,8 +79,11 @@ class ResponsesRequest(SamplingRequest):
 
     input: Any = field(
         validator=checks.Rule(
-            "a text, or a list of at least one item",
-            lambda value: isinstance(value, str) or (isinstance(value, list) and value != []),
+            f"a text, or a list of 1 to {MAX_MESSAGES:,} items",
+            lambda value: (
+                isinstance(value, str)
+                or (isinstance(value, list) and 1 <= len(value) <= MAX_MESSAGES)
+            ),
         )
     )
     instructions: str | None = fields.optional(checks.string)
