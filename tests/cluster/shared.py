@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ray.exceptions import ActorUnavailableError
+
 from relevance_gen.cluster import ClusterIndex, actors
 from tests import strategies
 
@@ -43,8 +45,14 @@ def until(holds: Callable[[], bool], what: str) -> None:
 
 
 def process_of(handle: Any, timeout_s: float | None = None) -> int:
-    """Return the process of an actor, if it answers in time."""
-    return int(actors.get(handle.__ray_call__.remote(lambda _: os.getpid()), timeout_s))
+    """Return the process of an actor, if it answers in time; wait for an actor that restarts."""
+    end_s = time.monotonic() + RESTORED_S
+    while True:
+        try:
+            return int(actors.get(handle.__ray_call__.remote(lambda _: os.getpid()), timeout_s))
+        except ActorUnavailableError:
+            assert time.monotonic() < end_s, f"the actor did not restart in {RESTORED_S} s"
+            time.sleep(0.05)
 
 
 def kill_process(handle: Any) -> None:
