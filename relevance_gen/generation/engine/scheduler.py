@@ -207,15 +207,28 @@ def _assign_slots(state: EngineState) -> AssignSlot | Start | Preempt | Resume |
     assignments = _distribute_slots(state, free_slots, n_usable, n_held)
     for queue_index, request in enumerate(state.waiting):
         if request.slot is not None and _is_computed(request):
-            return Start(queue_index, (request.slot, *assignments.get(queue_index, ())))
+            return Start(queue_index, (request.slot, *_first_slots(assignments, queue_index)))
     if assignments:
-        queue_index, slots = next(iter(assignments.items()))
+        slot, queue_index = next(iter(assignments.items()))
         if _is_computed(state.waiting[queue_index]):
-            return Start(queue_index, tuple(slots))
-        return AssignSlot(queue_index, slots[0])
+            return Start(queue_index, _first_slots(assignments, queue_index))
+        return AssignSlot(queue_index, slot)
     if free_slots:
         return Resume(free_slots[0]) if state.n_preempted else None
     return _preempt_if_needed(state, clients_by_slot, n_usable)
+
+
+def _first_slots(assignments: Mapping[int, int], queue_index: int) -> tuple[int, ...]:
+    """Return the slots that a request gets before any other request gets one.
+
+    Further slots are distributed again afterwards, because a started request moves to the end.
+    """
+    slots = []
+    for slot, assigned_index in assignments.items():
+        if assigned_index != queue_index:
+            break
+        slots.append(slot)
+    return tuple(slots)
 
 
 def _preempt_if_needed(
@@ -238,11 +251,10 @@ def _distribute_slots(
     free_slots: Sequence[int],
     n_usable: Sequence[int],
     n_held: Mapping[str | None, int],
-) -> dict[int, list[int]]:
-    """Distribute the free slots.
+) -> dict[int, int]:
+    """Return the queue index of the request that gets each free slot, in order of distribution.
 
-    Return them by queue index, in the order in which requests get their first. Anonymous requests
-    get no slot before all preempted samples have one again.
+    Anonymous requests get no slot before all preempted samples have one again.
 
     Args:
         state: the state of the engine.
@@ -265,14 +277,14 @@ def _distribute_slots(
         heapq.heapify(requests)
         clients.append((priority_of(client), n_held.get(client, 0), order, requests))
     heapq.heapify(clients)
-    assignments: dict[int, list[int]] = {}
+    assignments: dict[int, int] = {}
     n_left = list(n_usable)
     for slot in free_slots:
         if not clients:
             break
         priority, n_of_client, order, requests = heapq.heappop(clients)
         n_of_request, turn, queue_index = heapq.heappop(requests)
-        assignments.setdefault(queue_index, []).append(slot)
+        assignments[slot] = queue_index
         n_left[queue_index] -= 1
         if n_left[queue_index]:
             next_turn = turn + len(state.waiting)
