@@ -7,13 +7,15 @@ or frequent nouns or verbs in any of these languages (Turkish "kim", Vietnamese 
 and Thai, whose words are not separated.
 
 The frame of an English question consists of the words next to interrogatives: "how many", "which
-kind of", "what … happened". Measured in docs/retrieval.md; frames of other words (mention, main,
-examples of, how long) did not improve results or made them worse.
+kind of", "what … happened"; and of instructions how to answer: "answer in USD millions", "if it is
+not useful, state that and explain why". Frames of other words (mention, main, examples of, how
+long) did not improve results or made them worse.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -83,6 +85,34 @@ _MAX_DISTANCE: Final = 8
 """Maximum number of words from the interrogative to a word of `_HAPPENING`."""
 
 
+_UNITS: Final = (
+    "( (a|an|one|two|three|short|full|few|us))*"
+    "( (usd|eur|gbp|dollars|euros|thousands?|millions?|billions?|percent|words?|sentences?))+"
+)
+_EVIDENCE: Final = (
+    "(information|context|details|data|text|documents?|passages?|sources?)"
+    " (provided|given|stated|shown|above|below)( only| solely)?"
+)
+_INSTRUCTIONS: Final = (
+    "please",
+    f"(answer|respond|reply|express (it|them)|give (the|your) answer) in{_UNITS}",
+    r"round(ed)?( (the|your) (answer|result))? to( \w+){1,2} (decimal places?|decimals?|digits?)",
+    r"if( \w+){0,8} (not|don t|doesn t|isn t|cannot)( \w+){0,10} (state|say|mention) (so|that|this)"
+    "( and explain why)?",
+    f"(by )?drawing conclusions from the {_EVIDENCE}",
+    f"(using|according to|(based|relying)( only| solely)? on) the {_EVIDENCE}",
+    "(according to|based on) the (context|passages?)",
+    "explain your (answer|reasoning)",
+    "think step by step",
+)
+"""Regular expressions of clauses that tell how to answer, over words separated by spaces."""
+_INSTRUCTION_WORDS: Final = frozenset(
+    "please answer respond reply express round rounded state say mention drawing based relying"
+    " using according reasoning step".split()
+)
+"""Every instruction has at least one of these words."""
+
+
 @functools.cache
 def other_question_words(*, latin: bool) -> frozenset[str]:
     """Return the words of `OTHER_QUESTION_WORDS` in the folded spelling of terms.
@@ -98,14 +128,17 @@ def other_question_words(*, latin: bool) -> frozenset[str]:
 def question_frame(words: Sequence[str]) -> set[int]:
     """Return the indices of the words that belong to the frame of an English question.
 
-    Interrogatives are not part of the frame. The words must be folded and in lower case.
+    Interrogatives are not part of the frame; instructions how to answer are. The words must be
+    folded and in lower case.
 
     >>> question_frame("how many kinds of whales are there".split())
     {1}
     >>> question_frame("what has happened to many whales".split())
     {2}
+    >>> question_frame("price of a whale answer in usd millions".split())
+    {4, 5, 6, 7}
     """
-    frame = set()
+    frame = set() if _INSTRUCTION_WORDS.isdisjoint(words) else _instruction(words)
     for index, word in enumerate(words):
         neighbors = _NEIGHBORS.get(word)
         if neighbors is not None:
@@ -118,3 +151,18 @@ def question_frame(words: Sequence[str]) -> set[int]:
             if not _ASKS_WHAT_HAPPENS.isdisjoint(words_before):
                 frame.add(index)
     return frame
+
+
+def _instruction(words: Sequence[str]) -> set[int]:
+    """Return the indices of the words of instructions."""
+    text = " ".join(words)
+    indices: set[int] = set()
+    for match in _instruction_pattern().finditer(text):
+        first = text.count(" ", 0, match.start())
+        indices.update(range(first, first + match[0].count(" ") + 1))
+    return indices
+
+
+@functools.cache
+def _instruction_pattern() -> re.Pattern[str]:
+    return re.compile(rf"\b({'|'.join(_INSTRUCTIONS)})\b")

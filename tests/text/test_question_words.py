@@ -46,6 +46,16 @@ def weighted_terms(query: str, *, is_english: bool = True) -> list[str]:
         ("How was it done by Émile?", ["emile"]),
         ("Many ask how many whales", ["many", "ask", "whales"]),
         ("How many?", ["many"]),
+        ("Price of whales? Answer in USD millions.", ["price", "whales"]),
+        ("answer in French", ["answer", "french"]),
+        ("Please give the ratio rounded to two decimal places", ["give", "ratio"]),
+        (
+            "Is profit rising? If profit isn't useful, state that and explain why.",
+            ["profit", "rising"],
+        ),
+        ("Based on the information provided, who won?", ["won"]),
+        ("using the data loader", ["using", "data", "loader"]),
+        ("please", ["please"]),
         ("сколько китов", ["китов"]),
         ("Was ist wo?", ["ist", "wo"]),
     ],
@@ -123,3 +133,13 @@ def test_chunk_equal_to_the_query_scores_one() -> None:
             search(query, [query, "whale", "the ship of the red"], true_order=False)[0].chunk_score
             == 1.0
         )
+
+
+def test_instructions_do_not_change_the_order() -> None:
+    """A chunk that has the words of an instruction does not rank above the answer."""
+    chunks = [
+        "State that the answer is useful and explain why in USD millions.",
+        "Profit grew to 30 in 2022, and the margin fell.",
+    ]
+    query = "How did profit develop? Answer in USD millions. If not useful, please state that and explain why."
+    assert ranking(query, chunks) == [1]
