@@ -30,6 +30,7 @@ _COMMANDS = {
     "index": ("relevance_gen.cli.index", "save an index of files or records"),
     "generate": ("relevance_gen.cli.generate", "continue a text with a language model"),
     "mcp": ("relevance_gen.cli.mcp", "serve folders to agents, by the Model Context Protocol"),
+    "agents": ("relevance_gen.cli.agents", "configure coding agents to start relevance-gen mcp"),
 }
 
 

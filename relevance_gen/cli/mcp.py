@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "action": "append",
         "default": [],
         "type": not_empty,
-        "metavar": "NAME=PLACE",
+        "metavar": "NAME=LOCATION",
     }
     purpose = "an index to search by name, as for relevance-gen serve (repeatable)"
     parser.add_argument("--index", **index, help=purpose)

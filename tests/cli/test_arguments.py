@@ -14,7 +14,7 @@ from relevance_gen.cli import main
         (["serch", "x"], "there is no command 'serch'; did you mean search?"),
         (
             ["apples", "."],
-            "there is no command 'apples'; commands are search, ask, index, generate, mcp, serve",
+            "there is no command 'apples'; commands are search, ask, index, generate, mcp, agents, serve",
         ),
         (["--versoin"], "unrecognized arguments: --versoin; did you mean --version?"),
         (["search", "x", "--topn", "3"], "unrecognized arguments: --topn; did you mean --top-n?"),
@@ -58,7 +58,7 @@ from relevance_gen.cli import main
         ),
         (["generate", "x", "--min-p", "ten"], "argument --min-p: must be a number, got 'ten'"),
         (["generate", "x", "--logit-bias", "7"], "argument --logit-bias: must be ID=BIAS, got '7'"),
-        ([], "a command is missing; commands are search, ask, index, generate, mcp, serve"),
+        ([], "a command is missing; commands are search, ask, index, generate, mcp, agents, serve"),
         (["search", "x", ""], "argument FILE: must not be empty"),
         (["search", "x", "--", ""], "argument FILE: must not be empty"),
         (["index", "x", "--save", ""], "argument --save: must not be empty"),

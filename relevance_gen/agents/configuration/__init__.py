@@ -1,0 +1,1 @@
+"""The entries of the MCP server in the settings files of agents."""

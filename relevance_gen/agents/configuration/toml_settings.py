@@ -1,0 +1,93 @@
+"""Changes one table of a TOML file and keeps everything else, also comments and the order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any, TypeAlias
+
+from relevance_gen.errors import InvalidRequestError, to_install
+
+_Document: TypeAlias = Any  # of tomlkit, which is imported only if it is needed
+
+
+def read_table(text: str, path: Sequence[str]) -> Any:
+    """Return the value at a path of keys in a TOML document; None if it is missing.
+
+    Raises:
+        InvalidRequestError: the text is not TOML.
+    """
+    value: Any = _parse(text).unwrap()
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def set_table(
+    text: str,
+    path: Sequence[str],
+    value: dict[str, object],
+) -> str:
+    """Return a TOML document whose table at a path of keys has the members of `value`.
+
+    Members of the table that `value` does not have are removed.
+
+    Raises:
+        InvalidRequestError: the text is not TOML, or a value on the path is not a table.
+    """
+    import tomlkit
+
+    document = _parse(text)
+    parent = document
+    for depth, key in enumerate(path[:-1]):
+        if key not in parent:
+            parent.add(key, tomlkit.table(is_super_table=True))
+        parent = parent[key]
+        if not isinstance(parent, dict):
+            raise InvalidRequestError("must be a table", ".".join(path[: depth + 1]))
+    name = path[-1]
+    if isinstance(parent.get(name), dict):
+        _update(parent[name], value)
+    else:
+        table = tomlkit.table()
+        _update(table, value)
+        parent[name] = table
+    return tomlkit.dumps(document)
+
+
+def remove_table(text: str, path: Sequence[str]) -> str:
+    """Return a TOML document without the table at a path of keys; unchanged if it is missing.
+
+    Raises:
+        InvalidRequestError: the text is not TOML.
+    """
+    if read_table(text, path) is None:
+        return text
+    import tomlkit
+
+    document = _parse(text)
+    parent = document
+    for key in path[:-1]:
+        parent = parent[key]
+    del parent[path[-1]]
+    return tomlkit.dumps(document).rstrip("\n") + "\n"
+
+
+def _update(table: Any, value: dict[str, object]) -> None:
+    for key in [key for key in table if key not in value]:
+        del table[key]
+    for key, item in value.items():
+        if key not in table or table[key] != item:
+            table[key] = item
+
+
+def _parse(text: str) -> _Document:
+    if find_spec("tomlkit") is None:
+        raise InvalidRequestError(f"this agent's settings need a package: {to_install('mcp')}")
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        return tomlkit.parse(text)
+    except TOMLKitError as error:
+        raise InvalidRequestError(f"must be TOML: {error}") from None
