@@ -113,7 +113,11 @@ def identifier(word: str) -> list[str]:
 
 
 def stem(word: str) -> str:
-    return _stem(word) if word.isascii() and len(word) < 64 else word
+    if not word.isascii() or len(word) >= 64:
+        return word
+    root = _stem(word)
+    is_plural = len(root) > 3 and re.fullmatch("[^aeiouy0-9_]{2,}[aeiou]?s", root)
+    return root[:-1] if is_plural else root
 
 
 def can_inflect(word: str) -> bool:

@@ -25,8 +25,9 @@ from relevance_gen.retrieval.ports import (
 )
 from relevance_gen.retrieval.query import term_matching
 from relevance_gen.retrieval.query.filters import Filter, check_keys
-from relevance_gen.retrieval.query.parsing import MAX_CACHED_CHARS, Query
-from relevance_gen.retrieval.query.spelling_correction import correct
+from relevance_gen.retrieval.query.parsing import MAX_CACHED_CHARS, Query, parse
+from relevance_gen.retrieval.query.spelling_correction import Correction, correct, corrections_of
+from relevance_gen.retrieval.query.spelling_variants import find_variants
 from relevance_gen.retrieval.query.term_matching import TermMatch
 from relevance_gen.retrieval.ranking.confidence import confidence
 from relevance_gen.retrieval.ranking.features import STORED_FIELDS, FeatureSpec
@@ -129,18 +130,36 @@ def rank(
 def weight(query: Query, segments: Segments) -> WeightedQuery:
     """Return a query with its terms weighted; misspelled words are corrected first."""
     query, matches = _match(query, segments)
-    misspelled = query.misspelled(matches)
-    if misspelled:
-        near_terms = segments.match_terms(MatchRequest(misspelled=misspelled)).near_terms
-        if any(near_terms):
-            corrected = correct(
-                query,
-                dict(zip(misspelled, near_terms, strict=True)),
-                is_english=segments.statistics.is_english,
-            )
-            if corrected is not query:
-                query, matches = _match(corrected, segments)
+    unknown = query.unknown(matches)
+    if unknown:
+        corrections = _find_corrections(query, unknown, segments)
+        if corrections:
+            is_english = segments.statistics.is_english
+            query, matches = _match(correct(query, corrections, is_english=is_english), segments)
     return segments.weighting.weight_query(query, matches, segments.statistics)
+
+
+def _find_corrections(query: Query, unknown: Sequence[str], segments: Segments) -> list[Correction]:
+    """Return the other spellings of unknown words, then the corrections of misspelled words."""
+    variants = find_variants(query.text, unknown)
+    misspelled = query.misspelled(unknown)
+    if not variants and not misspelled:
+        return []
+    words = {word: None for variant in variants for text in variant.texts for word in text.split()}
+    terms = []
+    for word in words:
+        (term,) = parse(word.lower(), inflects=True).terms
+        terms.append(term)
+    request = MatchRequest(tuple(terms), misspelled, with_all_terms=True)
+    response = segments.match_terms(request)
+    df = dict(zip(words, [match.df for match in response.matches], strict=True))
+    corrections = []
+    for variant in variants:
+        text = variant.choose(df.__getitem__)
+        if text is not None:
+            corrections.append(Correction(variant.start, variant.end, text))
+    near_terms = dict(zip(misspelled, response.near_terms, strict=True))
+    return corrections + corrections_of(query, near_terms)
 
 
 def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[TermMatch]]:

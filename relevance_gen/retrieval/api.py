@@ -160,8 +160,8 @@ class OneShotSegments(LocalSegments):
         self._has_all_terms = buckets is None
 
     def match_terms(self, request: MatchRequest) -> MatchResponse:
-        """Index all terms if a word is misspelled: the correct word can begin differently."""
-        if request.misspelled and not self._has_all_terms:
+        """Index all terms if a word is to be corrected: the correct word can begin differently."""
+        if request.with_all_terms and not self._has_all_terms:
             super().__init__((), self.weighting)  # free the incomplete index first
             super().__init__([self._build_segment()], self.weighting)
             self._has_all_terms = True

@@ -98,6 +98,8 @@ class MatchRequest:
     """Words for which the terms at edit distance 1 are returned."""
     term_ids: tuple[int, ...] = ()
     """Ids of terms whose spellings are returned."""
+    with_all_terms: bool = False
+    """Whether terms that begin differently from the words of the query are requested."""
 
 
 @frozen(eq=False)

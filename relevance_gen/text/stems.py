@@ -6,6 +6,7 @@ Only terms that can be inflected are compared with other terms by stem, prefix a
 from __future__ import annotations
 
 import functools
+import re
 import threading
 from typing import Any, Final
 
@@ -15,12 +16,17 @@ from relevance_gen.text.term_hashes import MAX_SPELLING_BYTES
 MIN_LETTERS: Final = 3
 """Minimum number of letters of a word that can be inflected."""
 
+_PLURAL_ACRONYM: Final = re.compile("[b-df-hj-np-tv-xz]{2,}[aeiou]?s")
+"""Matches plurals of acronyms without a vowel inside, of which Porter2 keeps the s: ``llms``,
+``gpus``."""
+_MIN_PLURAL_LETTERS: Final = 4
+
 _stemmers = threading.local()
 
 
 @functools.lru_cache(maxsize=1 << 14)
 def stem(word: str) -> str:
-    """Return the English stem of a folded word.
+    """Return the English stem of a folded word: Porter2, and ``llm`` for ``llms``.
 
     A word that is not ASCII, or has `MAX_SPELLING_BYTES` or more, is returned unchanged.
 
@@ -29,7 +35,7 @@ def stem(word: str) -> str:
     """
     if not word.isascii() or len(word) >= MAX_SPELLING_BYTES:
         return word
-    return str(_stemmer().stemWord(word))
+    return _without_plural(str(_stemmer().stemWord(word)))
 
 
 def stem_all(words: list[str]) -> list[str]:
@@ -39,7 +45,14 @@ def stem_all(words: list[str]) -> list[str]:
     """
     stems: list[str] = _stemmer().stemWords(words)
     pairs = zip(words, stems, strict=True)
-    return [root if word.isascii() else word for word, root in pairs]
+    return [_without_plural(root) if word.isascii() else word for word, root in pairs]
+
+
+def _without_plural(root: str) -> str:
+    """Return a stem without the s of an acronym in the plural."""
+    if root[-1:] == "s" and len(root) >= _MIN_PLURAL_LETTERS and _PLURAL_ACRONYM.fullmatch(root):
+        return root[:-1]
+    return root
 
 
 def _stemmer() -> Any:

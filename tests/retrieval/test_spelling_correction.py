@@ -59,6 +59,44 @@ def test_only_long_unknown_words_are_corrected(query: str, corrections: dict[str
     assert taken(query, correct_spelling=False) == taken(query, weighting="cosine") == {}
 
 
+@pytest.mark.parametrize(
+    ("query", "text", "corrections"),
+    [
+        ("FY2022 revenue", "Sales of 2022 grew", {"FY2022": "FY 2022"}),
+        ("covid19", "the covid 19 virus", {"covid19": "covid 19"}),
+        ("GPT4", "the model GPT-4", {"GPT4": "GPT 4"}),
+        ("GPT-4", "uses GPT4", {"GPT-4": "GPT4"}),
+        ("10K filing", "The form 10-K", {"10K": "10 K"}),
+        ("3164", "a total of 3,164 dollars", {"3164": "3 164"}),
+        ("3,164", "a total of 3164 dollars", {"3,164": "3164"}),
+        ("email address", "Write an e-mail", {"email": "e mail"}),
+        ("e-mail", "Write an email", {"e-mail": "email"}),
+        ("dataset", "a big data set", {"dataset": "data set"}),
+        ("U.S. economy", "the US economy", {"U.S": "US"}),
+        ("VMs", "a VM runs", {"VMs": "VM"}),
+        ("VM", "VMs run", {"VM": "VMs"}),
+        ("LLMs", "an LLM", {}),
+        ("gpu", "some GPUs", {}),
+    ],
+)
+def test_unknown_word_finds_its_other_spelling(
+    query: str, text: str, corrections: dict[str, str]
+) -> None:
+    """A word that no chunk has is replaced by a spelling that occurs, in one-shot search and indexes."""
+    chunks = ["Zebras eat grass.", "Trains run.", text]
+    response = search(query, chunks, true_order=False)
+    assert response[0].original_index == 2
+    assert dict(response.metadata.corrections) == corrections
+    assert ChunkIndex(chunks).search(query, true_order=False).results == response.results
+    assert not corrections or not search(query, chunks, correct_spelling=False).metadata.corrections
+
+
+def test_known_word_has_no_other_spelling() -> None:
+    """A word that any chunk has is not replaced, and neither are words of which a part is unknown."""
+    assert taken("dataset", ["a dataset", "a data set"]) == {}
+    assert taken("3164 dataset covid19", ["3,165", "datums set", "flu 18"]) == {}
+
+
 def one_letter_away(word: str, other: str) -> bool:
     """Return whether two words are at edit distance 1, by a slow reference."""
     letters = sorted({*word, *other})

@@ -97,15 +97,25 @@ class Query:
         flags[prefix_buckets(self.ids)] = True
         return flags
 
-    def misspelled(self, matches: Sequence[TermMatch]) -> tuple[str, ...]:
-        """Return the words that can be misspelled, given the matching terms of each query term."""
+    def unknown(self, matches: Sequence[TermMatch]) -> list[str]:
+        """Return the words that all chunks lack, except stop words, if they may be corrected.
+
+        The matching terms of each query term are given.
+        """
         if not self.is_correctable or self.order.size > _MAX_LISTED_TOKENS:
-            return ()
+            return []
         words = []
         for term, match in zip(self.terms, matches, strict=True):
-            if not match.df and not term.stop and len(term.word) >= _MIN_CORRECTED_LETTERS:
-                if can_inflect(term.word):
-                    words.append(term.word)
+            if not match.df and not term.stop:
+                words.append(term.word)
+        return words
+
+    def misspelled(self, unknown: Sequence[str]) -> tuple[str, ...]:
+        """Return those of the unknown words that can be misspelled."""
+        words = []
+        for word in unknown:
+            if len(word) >= _MIN_CORRECTED_LETTERS and can_inflect(word):
+                words.append(word)
         return tuple(words[:_MAX_CORRECTED_WORDS])
 
 

@@ -1,0 +1,115 @@
+"""Find other spellings of words of a query that all chunks lack.
+
+A word of ASCII letters and digits that no chunk has, in any inflection, has these variants. Of
+those whose words chunks have, the variant is used whose rarest word is in most chunks:
+
+* letters and digits separated: ``FY2022`` → ``FY 2022``, ``10K`` → ``10 K``;
+* a number with thousands separators: ``3164`` → ``3 164``;
+* an acronym in the other number: ``VMs`` → ``VM``, ``GPU`` → ``GPUs``;
+* a prefix of one letter separated: ``email`` → ``e mail``;
+* a word of seven letters or more as two words of three letters or more: ``dataset`` → ``data set``.
+
+Words joined by ``-``, ``.`` or ``,`` of which no chunk has one become a single word: ``U.S.`` →
+``US``, ``GPT-4`` → ``GPT4``. The search then runs as if the query had been written so. Source: the
+rules are ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from attrs import frozen
+
+_MAX_VARIED_RUNS: Final = 8
+"""Maximum number of places of a query that get variants; bounds the work."""
+_MIN_COMPOUND_LETTERS: Final = 7
+_MIN_PART_LETTERS: Final = 3
+_MAX_COMPOUND_LETTERS: Final = 24
+_RUN: Final = re.compile(r"(?<!\w)[A-Za-z0-9]+(?:[-.,][A-Za-z0-9]+)*(?!\w)")
+_WORD: Final = re.compile("[A-Za-z0-9]+")
+_LETTERS_AND_DIGITS: Final = re.compile(
+    "([A-Za-z]+)([0-9]+)|([0-9]+)(?!(?:st|nd|rd|th|s)$)([A-Za-z]+)"
+)
+"""Matches a word of letters and digits, except ordinals and decades."""
+_LONG_NUMBER: Final = re.compile("[1-9][0-9]{3,14}")
+_PLURAL_ACRONYM: Final = re.compile("[A-Z]{2,6}s")
+_ACRONYM: Final = re.compile("[A-Z]{2,6}")
+_WITH_PREFIX: Final = re.compile("[ex][a-z]{3,}")
+
+
+@frozen
+class Variants:
+    """Variants of one range of a query.
+
+    Attributes:
+        start: index of the first character of the range.
+        end: index after the last.
+        texts: the variants, each of words separated by spaces.
+        needs_all: whether chunks must have all words of a variant, instead of any.
+    """
+
+    start: int
+    end: int
+    texts: list[str]
+    needs_all: bool = True
+
+    def choose(self, df_of: Callable[[str], int]) -> str | None:
+        """Return the best variant whose words chunks have, of equal ones the first; None for none.
+
+        Args:
+            df_of: returns the number of chunks that have a word.
+        """
+        best, best_df = None, 0
+        for text in self.texts:
+            counts = list(map(df_of, text.split()))
+            df = min(counts) if self.needs_all else max(counts)
+            if df > best_df:
+                best, best_df = text, df
+        return best
+
+
+def find_variants(text: str, unknown: Sequence[str]) -> list[Variants]:
+    """Return the variants of the words of a query.
+
+    Args:
+        text: the query.
+        unknown: its normalized words that all chunks lack.
+    """
+    found = []
+    for run in _RUN.finditer(text):
+        words = list(_WORD.finditer(run[0]))
+        is_unknown = [word[0].lower() in unknown for word in words]
+        if len(words) > 1 and any(is_unknown):
+            joined = "".join([word[0] for word in words])
+            found.append(Variants(run.start(), run.end(), [joined]))
+        for word, has_variants in zip(words, is_unknown, strict=True):
+            if has_variants:
+                variants = _variants_of(word[0], run.start() + word.start())
+                if variants.texts:
+                    found.append(variants)
+    return found[:_MAX_VARIED_RUNS]
+
+
+def _variants_of(word: str, start: int) -> Variants:
+    """Return the variants of a word that begins at a character of the query."""
+    parts = _LETTERS_AND_DIGITS.fullmatch(word)
+    if parts is not None:
+        separated = " ".join([part for part in parts.groups() if part])
+        return Variants(start, start + len(word), [separated], needs_all=False)
+    texts = []
+    if _LONG_NUMBER.fullmatch(word):
+        texts.append(f"{int(word):,}".replace(",", " "))
+    elif _PLURAL_ACRONYM.fullmatch(word):
+        texts.append(word[:-1])
+    elif _ACRONYM.fullmatch(word):
+        texts.append(f"{word}s")
+    if not (word.isalpha() and word[1:].islower()):
+        return Variants(start, start + len(word), texts)
+    if _WITH_PREFIX.fullmatch(word.lower()):
+        texts.append(f"{word[0]} {word[1:]}")
+    if _MIN_COMPOUND_LETTERS <= len(word) <= _MAX_COMPOUND_LETTERS:
+        for middle in range(_MIN_PART_LETTERS, len(word) - _MIN_PART_LETTERS + 1):
+            texts.append(f"{word[:middle]} {word[middle:]}")
+    return Variants(start, start + len(word), texts)
