@@ -26,13 +26,13 @@ def result_row(result: Any, prefix: str = "") -> Row:
     position = str(result.original_index)
     metadata = summarize_mapping(result.metadata)
     shown_metadata = f"({metadata})  " if metadata else ""
-    passage = result.passage
+    spans = result.spans or ()
     return Row(
         label=f"{score}  [{position}]  {shown_metadata}",
         cells=(score, position, metadata),
         text=result.chunk_txt,
-        focus=None if passage is None else (passage.start, passage.end),
-        highlights=[(word.start, word.end) for word in result.words],
+        focus=(spans[0].start, spans[0].end) if spans else None,
+        highlights=[(word.start, word.end) for word in spans[1:]],
     )
 
 

@@ -89,10 +89,14 @@ def read_documents(
     """
     is_list = isinstance(paths, Sequence) and not isinstance(paths, str)
     if not is_list or not all(isinstance(path, str | PathLike) for path in paths):
-        raise InvalidRequestError.must_be("paths", "a list of files", paths)
+        remedy = "put a file in a list, or search a folder with FolderIndex"
+        raise InvalidRequestError.must_be("paths", "a list of files", paths, remedy=remedy)
     chunks: list[Chunk] = []
     for index, path in enumerate(paths):
         name = fspath(path)
+        if Path(name).is_dir():
+            remedy = "search a folder with FolderIndex"
+            raise InvalidRequestError.must_be(f"paths[{index}]", "a file", name, remedy=remedy)
         extracted = read(name, Path(name).read_bytes())
         if not extracted.parts and extracted.warning:
             raise InvalidRequestError(f"{name} {extracted.warning}", f"paths[{index}]")

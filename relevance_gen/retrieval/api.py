@@ -36,6 +36,7 @@ def search(
     top_n: int = 10,
     true_order: bool = True,
     *,
+    text: str | None = None,
     blank: Blank = "error",
     weighting: WeightingName = "pivoted",
     encoding: Encoding | None = None,
@@ -51,11 +52,12 @@ def search(
         query: the text to search for, not blank.
         chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects,
             mixed; none blank. Any iterable: a list, a generator, an array, a column of a data
-            frame; or a table with a column ``text``, such as those of Arrow, pandas and Polars,
-            whose other columns are metadata.
+            frame; or a table, such as those of Arrow, pandas and Polars, with a chunk in each row.
         top_n: maximum number of results, at least 1.
         true_order: return results in the order of the chunks (true) or best first (false).
         options: see `SearchParams`
+        text: the field of mappings, or the column of a table, that contains the text, as for
+            `relevance_gen.ChunkIndex`. None means ``text``.
         blank: ``"error"`` rejects a blank or missing chunk; ``"skip"`` leaves it out, and the
             others keep their positions. Missing are None and NaN.
         weighting: ``"pivoted"`` for the best ranking, ``"cosine"`` for the textbook's TF-IDF;
@@ -91,6 +93,7 @@ def search(
         params,
         chunks,
         models,
+        text=text,
         blank=blank,
         weighting=weighting,
         encoding=encoding,
@@ -103,6 +106,7 @@ def answer_once(
     chunks: Iterable[str | Metadata | Chunk],
     models: SearchModels = NO_MODELS,
     *,
+    text: str | None = None,
     blank: Blank = "error",
     weighting: WeightingName = "pivoted",
     encoding: Encoding | None = None,
@@ -116,7 +120,7 @@ def answer_once(
     rerank_stages = models.rerank_stages(params)
     term_weighting = weighting_named(weighting)
     counter = token_counter(encoding)
-    validated = read_chunks(chunks, blank=blank)
+    validated = read_chunks(chunks, blank=blank, text=text)
     non_blank, positions = validated.without_blank()
     with reporting(progress) as report:
         segments = OneShotSegments(

@@ -29,7 +29,7 @@ from relevance_gen.retrieval.local_segments import LocalSegments
 from relevance_gen.retrieval.mutable_index import MutableIndex
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.ports import Segments
-from relevance_gen.retrieval.positions import ChunkList, check_positions
+from relevance_gen.retrieval.positions import ChunkList, FindPositions, check_positions
 from relevance_gen.retrieval.ranking.stage import RerankStage
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.token_counting import (
@@ -274,7 +274,7 @@ class ChunkIndex(MutableIndex):
 
     # ── Changes ───────────────────────────────────────────────────────────────────────────────────
 
-    def _add(self, chunks: Chunks) -> range:
+    def _add(self, chunks: Chunks, find_replaced: FindPositions | None = None) -> range:
         non_blank, numbers = chunks.without_blank()
         passages = (
             None
@@ -284,13 +284,21 @@ class ChunkIndex(MutableIndex):
         new = evolve(build(non_blank, numbers), passages=passages)
         with self._changing:
             state = self._state
+            segments: Sequence[Segment] = state.segments.segments
+            removed_texts: Sequence[str] = ()
+            if find_replaced is not None:
+                replaced = find_replaced(state.n_positions, state.segments)
+                removal = remove_chunks(segments, replaced)
+                segments, removed_texts = removal.segments, removal.texts
             added = range(state.n_positions, state.n_positions + len(chunks.texts))
             new = evolve(new, positions=added.start + numbers)
-            segments = merge_tiered([*state.segments.segments, new])
-            self._state = state.replace(segments, added.stop, added=non_blank.texts)
+            segments = merge_tiered([*segments, new])
+            self._state = state.replace(
+                segments, added.stop, added=non_blank.texts, removed=removed_texts
+            )
         return added
 
-    def _remove(self, find_positions: Callable[[int, Segments], Offsets]) -> int:
+    def _remove(self, find_positions: FindPositions) -> int:
         with self._changing:
             state = self._state
             removed_positions = find_positions(state.n_positions, state.segments)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar, overload
 
-from relevance_gen.arrays import Offsets
+from relevance_gen.checks import string
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.records.validation import Blank, read_chunks
 from relevance_gen.retrieval.answer import metadata_keys
@@ -15,7 +15,14 @@ from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.explanation import explain
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.ports import Segments
-from relevance_gen.retrieval.positions import check_position, chunks_by_index, positions_to_remove
+from relevance_gen.retrieval.positions import (
+    FindPositions,
+    check_position,
+    chunks_by_index,
+    identifiers,
+    positions_to_remove,
+    positions_with,
+)
 from relevance_gen.retrieval.query.filters import Where
 from relevance_gen.retrieval.ranking.stage import RerankStage
 from relevance_gen.types import Chunk, Explanation, Metadata
@@ -43,11 +50,14 @@ class MutableIndex(BaseIndex):
         """
 
     @abstractmethod
-    def _add(self, chunks: Chunks) -> range:
-        """Add valid chunks, at least one, and return their positions."""
+    def _add(self, chunks: Chunks, find_replaced: FindPositions | None = None) -> range:
+        """Add valid chunks, at least one, and return their positions.
+
+        The chunks at the positions that `find_replaced` returns are removed by the same change.
+        """
 
     @abstractmethod
-    def _remove(self, find_positions: Callable[[int, Segments], Offsets]) -> int:
+    def _remove(self, find_positions: FindPositions) -> int:
         """Remove the chunks at the positions that a function finds; return their number."""
 
     def _with_own_models(self, models: SearchModels) -> SearchModels:
@@ -100,6 +110,7 @@ class MutableIndex(BaseIndex):
         self,
         chunks: Iterable[str | Metadata | Chunk],
         *,
+        text: str | None = None,
         blank: Blank = "error",
     ) -> range:
         """Add chunks, and return their positions, which follow all positions assigned before.
@@ -111,6 +122,7 @@ class MutableIndex(BaseIndex):
         Args:
             chunks: as for `relevance_gen.ChunkIndex`; in a folder, a bucket or a cluster, metadata
                 must be JSON.
+            text: the field or column with the text, as for `relevance_gen.ChunkIndex`.
             blank: ``"error"`` rejects a blank chunk; ``"skip"`` leaves it out, but assigns its
                 position.
 
@@ -119,9 +131,52 @@ class MutableIndex(BaseIndex):
             EncoderError: the encoder failed; none was added.
             OSError: the store does not answer; the chunks may have been added.
         """
-        validated = read_chunks(chunks, blank=blank)
-        if validated.texts:
-            return self._add(validated)
+        validated = read_chunks(chunks, blank=blank, text=text)
+        return self._add(validated) if validated.texts else self._no_positions()
+
+    def replace(
+        self,
+        chunks: Iterable[str | Metadata | Chunk],
+        *,
+        key: str = "id",
+        text: str | None = None,
+    ) -> range:
+        """Add chunks, remove all chunks that have the same identifiers, and return the positions.
+
+        Identifiers are metadata: each new chunk has a string or an integer under `key`. Several
+        chunks can have the same identifier, such as the ``path`` of their document. Chunks are
+        removed as by ``remove(where={key: identifiers})``, and the new chunks get new positions. A
+        search uses the index before or after the whole change. The cost includes reading the
+        metadata of all chunks: replace many chunks with one call if possible.
+
+        Args:
+            chunks: as for `add`, none of them blank.
+            key: the metadata key of the identifiers.
+            text: the field or column with the text, as for `relevance_gen.ChunkIndex`; all other
+                fields are metadata.
+
+        Raises:
+            InvalidRequestError: a chunk is invalid or has no identifier; nothing was changed.
+            ChunksMissingError: a shard of a cluster cannot be read; nothing was changed.
+            EncoderError: the encoder failed; nothing was changed.
+            OSError: the store does not answer; the chunks may have been replaced.
+
+        >>> from relevance_gen import ChunkIndex
+        >>> index = ChunkIndex([Chunk("Cats purr.", {"id": 7}), Chunk("Dogs bark.", {"id": 8})])
+        >>> index.replace([Chunk("Cats meow.", {"id": 7})])
+        range(2, 3)
+        >>> [chunk.text for chunk in index]
+        ['Dogs bark.', 'Cats meow.']
+        """
+        string.check("key", key)
+        validated = read_chunks(chunks, blank="error", text=text)
+        where = {key: identifiers(validated, key)}
+        if not validated.texts:
+            return self._no_positions()
+        return self._add(validated, partial(positions_with, where))
+
+    def _no_positions(self) -> range:
+        """Return the empty range after the last assigned position."""
         n_positions = self._read(lambda n_positions, _: n_positions)
         return range(n_positions, n_positions)
 

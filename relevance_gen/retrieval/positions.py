@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, overload
+from typing import Any, Final, TypeAlias, overload
 
 import numpy as np
 
 from relevance_gen.arrays import Offsets, batch_slices, unique
 from relevance_gen.checks import as_list, is_integer, to_python_scalar
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, shorten
+from relevance_gen.index.chunks import Chunks
 from relevance_gen.retrieval.answer import metadata_keys
 from relevance_gen.retrieval.ports import FeatureRequest, InventoryRequest, Segments
 from relevance_gen.retrieval.query.filters import Filter, Where, check_keys
 from relevance_gen.retrieval.ranking.features import STORED_FIELDS
 from relevance_gen.types import Chunk
+
+FindPositions: TypeAlias = Callable[[int, Segments], Offsets]
+"""A function that returns distinct positions in ascending order, given the number of assigned
+positions and the segments of one state of an index."""
 
 _BATCH_CHUNKS: Final = 1 << 10
 """Chunks fetched together."""
@@ -65,6 +70,28 @@ def positions_to_remove(
     if isinstance(where, Mapping) and not matching.size and segments.statistics.n_chunks:
         check_keys(where, metadata_keys(segments))
     return matching
+
+
+def identifiers(chunks: Chunks, key: str) -> list[str | int]:
+    """Return the metadata value under `key` of each chunk.
+
+    Raises:
+        InvalidRequestError: a value is missing, or neither a string nor an integer.
+    """
+    values = []
+    for chunk_ord in range(len(chunks.texts)):
+        value = to_python_scalar(chunks.metadata_of(chunk_ord).get(key))
+        if not isinstance(value, str) and not is_integer(value):
+            name = f"chunks[{chunk_ord}].metadata.{shorten(key)}"
+            raise InvalidRequestError.must_be(name, "a string or an integer", value)
+        values.append(value)
+    return values
+
+
+def positions_with(where: Mapping[str, Any], n_positions: int, segments: Segments) -> Offsets:
+    """Return the positions of all chunks that pass a filter of metadata, ascending."""
+    request = InventoryRequest(with_positions=True, filter=Filter.read(where, n_positions))
+    return segments.inventory(request).positions
 
 
 def _check_all(

@@ -10,7 +10,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 from attrs import evolve, frozen
@@ -23,6 +23,9 @@ from relevance_gen.shards.manifest import IndexVersion, ShardRecord
 from relevance_gen.shards.object_store import ObjectStore
 from relevance_gen.shards.shard_files import ShardOpener, ShardWriter
 from relevance_gen.shards.version_store import MAX_UNPUBLISHED_S, VersionStore
+
+FindInVersion: TypeAlias = Callable[[IndexVersion], Offsets]
+"""A function that returns positions of chunks in a version, distinct and ascending."""
 
 MAX_SHARD_TOKENS: Final = 256 << 20
 """Maximum size of a merged shard, about 1 Gi characters: a larger shard takes long to fetch."""
@@ -115,12 +118,19 @@ class IndexWriter:
             except IndexConflictError:
                 continue
 
-    def append(self, write: Callable[[], ShardRecord]) -> range:
+    def append(
+        self,
+        write: Callable[[], ShardRecord],
+        find_replaced: FindInVersion | None = None,
+    ) -> range:
         """Add a shard after the last position and return its positions.
+
+        The new version also omits the chunks at the positions that `find_replaced` returns.
 
         Args:
             write: writes the shard with positions from 0; it is called again if its file has become
                 too old.
+            find_replaced: as `find_positions` of `remove`; None removes nothing.
         """
         shard = write()
         written_s = time.monotonic()
@@ -129,6 +139,8 @@ class IndexWriter:
             nonlocal shard, written_s
             if time.monotonic() - written_s > MAX_UNPUBLISHED_S:
                 shard, written_s = write(), time.monotonic()
+            if find_replaced is not None:
+                version = self._without(version, find_replaced(version))
             first = version.n_positions
             added = evolve(shard, first=first, stop=first + shard.stop)
             shards = [*version.shards, added] if added.n_chunks else version.shards
@@ -138,7 +150,7 @@ class IndexWriter:
         self._merge_small_shards(version)
         return range(version.n_positions - shard.stop, version.n_positions)
 
-    def remove(self, find_positions: Callable[[IndexVersion], Offsets]) -> int:
+    def remove(self, find_positions: FindInVersion) -> int:
         """Remove chunks and return their number.
 
         Args:
@@ -150,17 +162,21 @@ class IndexWriter:
             nonlocal n_removed
             positions = find_positions(version)
             n_removed = positions.size
-            shards = []
-            for shard in version.shards:
-                start, stop = positions.searchsorted((shard.first, shard.stop))
-                if start < stop:
-                    shard = self._editor.without(shard, positions[start:stop])
-                shards.append(shard)
-            remaining = [shard for shard in shards if shard.n_chunks] or shards[:1]
-            return evolve(version, shards=tuple(remaining)) if n_removed else None
+            return self._without(version, positions) if n_removed else None
 
         self._change(remove_chunks)
         return n_removed
+
+    def _without(self, version: IndexVersion, positions: Offsets) -> IndexVersion:
+        """Return a version without the chunks at `positions`, which are ascending."""
+        shards = []
+        for shard in version.shards:
+            start, stop = positions.searchsorted((shard.first, shard.stop))
+            if start < stop:
+                shard = self._editor.without(shard, positions[start:stop])
+            shards.append(shard)
+        remaining = [shard for shard in shards if shard.n_chunks] or shards[:1]
+        return evolve(version, shards=tuple(remaining))
 
     def compact(self) -> int:
         """Merge neighboring shards up to `MAX_SHARD_TOKENS`; return how many fewer there are."""

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -22,6 +23,7 @@ from relevance_gen.retrieval.chunk_index import ChunkIndex, opened
 from relevance_gen.retrieval.mutable_index import MutableIndex
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.ports import Segments
+from relevance_gen.retrieval.positions import FindPositions
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.building import batches_of, build_segment
 from relevance_gen.shards.changes import IndexWriter, LocalShardEditor
@@ -288,9 +290,10 @@ class ShardedIndex(MutableIndex):
 
     # ── Changes ──
 
-    def _add(self, chunks: Chunks) -> range:
+    def _add(self, chunks: Chunks, find_replaced: FindPositions | None = None) -> range:
         built = build_segment(batches_of(chunks), self._counter)
-        added = self._writer.append(lambda: self._shard_writer.write(built, 0))
+        find = None if find_replaced is None else partial(self._find_in, find_replaced)
+        added = self._writer.append(lambda: self._shard_writer.write(built, 0), find)
         self.refresh()
         return added
 
@@ -310,12 +313,13 @@ class ShardedIndex(MutableIndex):
         self.refresh()
         return added
 
-    def _remove(self, find_positions: Callable[[int, Segments], Offsets]) -> int:
-        n_removed = self._writer.remove(
-            lambda version: self._reader.open(version)._read(find_positions)
-        )
+    def _remove(self, find_positions: FindPositions) -> int:
+        n_removed = self._writer.remove(partial(self._find_in, find_positions))
         self.refresh()
         return n_removed
+
+    def _find_in(self, find_positions: FindPositions, version: IndexVersion) -> Offsets:
+        return self._reader.open(version)._read(find_positions)
 
     def compact(self) -> int:
         """Merge neighboring shards, discard removed chunks, and return how many fewer there are.

@@ -90,13 +90,27 @@ class SearchResult(PydanticSerializable):
 
     @property
     def passage(self) -> Span | None:
-        """The best passage; ``None`` unless spans were requested."""
-        return self.spans[0] if self.spans else None
+        """The best passage; ``None`` if no word of the query is in the chunk.
+
+        Raises:
+            AttributeError: spans were not requested.
+        """
+        spans = self._requested_spans()
+        return spans[0] if spans else None
 
     @property
     def words(self) -> tuple[Span, ...]:
-        """The spans of the matching words; empty unless spans were requested."""
-        return self.spans[1:] if self.spans else ()
+        """The spans of the matching words.
+
+        Raises:
+            AttributeError: spans were not requested.
+        """
+        return self._requested_spans()[1:]
+
+    def _requested_spans(self) -> tuple[Span, ...]:
+        if self.spans is None:
+            raise AttributeError("this result has no passage and words; search with spans=True")
+        return self.spans
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as the server writes them."""

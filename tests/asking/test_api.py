@@ -1,6 +1,7 @@
 """Tests of `ask` and `ask_stream` with the embedded model, a bigram model and a chat template."""
 
 import json
+import pathlib
 import pickle
 
 import pytest
@@ -466,6 +467,13 @@ def test_ask_with_wrong_argument_type_raises(name):
     with pytest.raises(InvalidRequestError, match=f"{name} must be") as caught:
         ask("Who?", CHUNKS, **{name: 5})
     assert caught.value.field == name
+
+
+@pytest.mark.parametrize("folder", ["docs", pathlib.Path("docs")])
+def test_ask_with_path_names_folder_index(folder):
+    """A path instead of chunks raises an error that names `FolderIndex`."""
+    with pytest.raises(InvalidRequestError, match=r"chunks must be .* FolderIndex\(path\)"):
+        ask("Who?", folder)
 
 
 @pytest.mark.parametrize("question", ["", " ", None, ["Who?"]])

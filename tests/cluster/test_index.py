@@ -121,6 +121,19 @@ def test_remove_where_removes_from_all_shards(cluster: Any) -> None:
             ours.remove(where={"pge": 1})
 
 
+def test_replace_in_a_cluster_is_one_version(cluster: Any) -> None:
+    """`replace` changes a cluster as it changes a `ChunkIndex`, with one published version."""
+    chunks = [Chunk(f"cat {page}", {"id": page % 3}) for page in range(9)]
+    new = [Chunk("new cat", {"id": 1}), Chunk("newer cat", {"id": "x"})]
+    one = ChunkIndex(chunks)
+    with ClusterIndex(chunks, n_shards=2) as ours:
+        number = ours._refresh().version.number
+        assert ours.replace(new) == one.replace(new) == range(9, 11)
+        assert ours._refresh().version.number == number + 1
+        assert list(ours) == list(one)
+        assert results_of(ours, "cat") == results_of(one, "cat")
+
+
 def test_cosine_weighting_equals_a_chunk_index(cluster: Any) -> None:
     """With cosine weighting and several queries, the bits are the same, too."""
     chunks = texts(50, seed=2)

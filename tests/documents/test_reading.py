@@ -73,9 +73,11 @@ def test_unreadable_file_raises_with_path(tmp_path: Path) -> None:
     """Missing files, folders and unreadable files raise errors that have the path."""
     (tmp_path / "a.bin").write_bytes(b"\0\1")
     (tmp_path / "b.pdf").write_bytes(b"%PDF-1.4 no")
-    for name, error in (("none.txt", FileNotFoundError), ("", IsADirectoryError)):
-        with pytest.raises(error, match=str(tmp_path)):
-            read_documents([str(tmp_path / name)])
+    with pytest.raises(FileNotFoundError, match=r"none\.txt"):
+        read_documents([str(tmp_path / "none.txt")])
+    with pytest.raises(InvalidRequestError, match="search a folder with FolderIndex") as caught:
+        read_documents([tmp_path])
+    assert caught.value.field == "paths[0]"
     for name, why in (("a.bin", "is binary, not text"), ("b.pdf", "cannot be read")):
         with pytest.raises(InvalidRequestError, match=f"{name} {why}") as caught:
             read_documents([tmp_path / name])

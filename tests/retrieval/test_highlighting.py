@@ -179,7 +179,9 @@ def test_spans_are_optional() -> None:
     index = ChunkIndex(chunks)
     plain, marked = (search(chunks[3][:40], chunks, spans=spans) for spans in (False, True))
     assert [result.spans for result in plain] == [None] * len(plain)
-    assert [(result.passage, result.words) for result in plain] == [(None, ())] * len(plain)
+    for name in ("passage", "words"):
+        with pytest.raises(AttributeError, match="search with spans=True"):
+            getattr(plain[0], name)
     assert [result.chunk_score for result in plain] == [result.chunk_score for result in marked]
     assert index.search(chunks[3][:40], spans=True) == marked
     assert index.search([chunks[3][:40]] * 2, spans=True) == [marked, marked]

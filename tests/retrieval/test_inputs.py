@@ -66,6 +66,8 @@ def test_each_table_row_is_a_chunk(make: Callable[..., Any]) -> None:
     expected = [Chunk("Cats purr.", {"page": 1}, 0, "Pets"), Chunk("Dogs bark.", {}, 1)]
     assert list(ChunkIndex(make(rows), text="body")) == expected
     assert list(ChunkIndex(rows, text="body")) == expected
+    for chunks in (make(rows), rows):
+        assert search("cats", chunks, text="body") == search("cats", expected)
 
 
 def test_numpy_scalars_are_plain_values() -> None:
@@ -114,8 +116,8 @@ def test_filter_can_be_a_column(mask: Any) -> None:
             "put further data into metadata",
         ),
         (None, "chunks", "must be a list of strings, mappings or Chunk objects, got None"),
-        (Path("notes.txt"), "chunks", "read the file, and cut its text with split()"),
-        ("a text", "chunks", "put a single text in a list"),
+        (Path("notes.txt"), "chunks", "pass FolderIndex(path) for a folder, or read_documents("),
+        ("a text", "chunks", "put a single text in a list, or pass FolderIndex(path)"),
         (np.str_("a text"), "chunks", "put a single text in a list"),
         (b"a text", "chunks", "put a single text in a list"),
         (["a", None], "chunks[1]", "leave it out"),

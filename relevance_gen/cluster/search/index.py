@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from os import PathLike
 from typing import Any, Final, Self, TypeVar, get_args
 
@@ -46,6 +47,7 @@ from relevance_gen.retrieval.answer import answer
 from relevance_gen.retrieval.mutable_index import MutableIndex
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.ports import Segments
+from relevance_gen.retrieval.positions import FindPositions
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.building import batches_of, build_segment
 from relevance_gen.shards.changes import IndexWriter, copy_version
@@ -455,33 +457,31 @@ class ClusterIndex(MutableIndex):
 
     # ── Changes ──
 
-    def _add(self, chunks: Chunks) -> range:
+    def _add(self, chunks: Chunks, find_replaced: FindPositions | None = None) -> range:
         version = self._refresh().version
         counter = self._counter_of(version)
         shard_writer = ShardWriter(self._location, version.weighting, counter)
         built = build_segment(batches_of(chunks), counter)
+        find = None if find_replaced is None else partial(self._find_in, find_replaced)
 
         def append() -> range:
             writer = self._writer(version.weighting, counter)
-            return writer.append(lambda: shard_writer.write(built, 0))
+            return writer.append(lambda: shard_writer.write(built, 0), find)
 
         return self._change(append)
 
-    def _remove(self, find_positions: Callable[[int, Segments], Offsets]) -> int:
+    def _remove(self, find_positions: FindPositions) -> int:
         version = self._refresh().version
-        counter = self._counter_of(version)
+        writer = self._writer(version.weighting, self._counter_of(version))
+        find = partial(self._find_in, find_positions)
+        return self._change(lambda: writer.remove(find))
 
-        def find_in(version: IndexVersion) -> Offsets:
-            segments = RemoteSegments(self._pool, self._location, version)
-            try:
-                return find_positions(version.n_positions, segments)
-            except ShardError as error:
-                raise _missing_error(version, {error.shard_name: error.cause}) from None
-
-        def remove() -> int:
-            return self._writer(version.weighting, counter).remove(find_in)
-
-        return self._change(remove)
+    def _find_in(self, find_positions: FindPositions, version: IndexVersion) -> Offsets:
+        segments = RemoteSegments(self._pool, self._location, version)
+        try:
+            return find_positions(version.n_positions, segments)
+        except ShardError as error:
+            raise _missing_error(version, {error.shard_name: error.cause}) from None
 
     def compact(self) -> int:
         """Merge neighboring shards, discard removed chunks, and return how many fewer there are."""

@@ -58,7 +58,8 @@ def read_chunks(
     chunk_text: Any
     chunk_metadata: Metadata | None
     title: Any
-    for position, value in enumerate(_iterable_of(values, path, text)):
+    is_python = blank is not None
+    for position, value in enumerate(_iterable_of(values, path, text, is_python=is_python)):
         chunk_metadata, title = None, ""
         if type(value) is str:
             chunk_text = value
@@ -182,8 +183,12 @@ def _iterable_of(
     values: Any,
     path: str,
     text: str | None,
+    *,
+    is_python: bool,
 ) -> Iterable[Any]:
     """Return an iterable of the chunks in `values`; arguments are as for `read_chunks`.
+
+    `is_python` is whether errors may suggest Python code.
 
     Raises:
         InvalidRequestError: `values` has no chunks; the error suggests an alternative.
@@ -197,8 +202,10 @@ def _iterable_of(
     remedy = None
     if isinstance(values, str | bytes | Mapping):
         remedy = "put a single text in a list"
+        if is_python and isinstance(values, str):
+            remedy += ", or pass FolderIndex(path) for a folder"
     elif isinstance(values, PathLike):
-        remedy = "read the file, and cut its text with split()"
+        remedy = "pass FolderIndex(path) for a folder, or read_documents([path]) for a file"
     elif isinstance(values, Iterable):
         if text is None:
             return values
