@@ -464,6 +464,23 @@ def test_unknown_paths_are_404(server: Server) -> None:
             assert (answer.status, answer.error["type"]) == (404, "not_found")
 
 
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("/chat/completions", "did you mean /v1/chat/completions?"),
+        ("/v1/v1/chat/completions", "did you mean /v1/chat/completions?"),
+        ("/v1/search", "did you mean /search?"),
+        ("/v1/embedding", "did you mean /v1/embeddings?"),
+        ("/" + "x" * 5000, "GET /openapi.json describes all paths"),
+    ],
+)
+def test_unknown_path_names_the_nearest_path(server: Server, path: str, remedy: str) -> None:
+    """A path without its prefix, or with a typing error, is answered with the path that is meant."""
+    answer = server.call("POST", path, {})
+    assert (answer.status, answer.error["type"]) == (404, "not_found")
+    assert answer.error["message"] == f"there is nothing at this path; {remedy}"
+
+
 def test_wrong_methods_are_405(server: Server) -> None:
     """A method that a path does not take is a 405 with Allow."""
     for method, path, allow in [

@@ -7,11 +7,12 @@ from aiohttp import web
 from relevance_gen.serve.http.admission import admit, check_host
 from relevance_gen.serve.http.call import Call
 from relevance_gen.serve.http.connections.connection import Handle
-from relevance_gen.serve.http.route import ROUTE, Route
+from relevance_gen.serve.http.http_errors import UnknownPathError
+from relevance_gen.serve.http.route import ROUTE, Route, Router
 from relevance_gen.serve.http.service import Service
 
 
-def application(service: Service) -> Handle:
+def application(service: Service, router: Router) -> Handle:
     """Return the function that answers every request that is valid HTTP.
 
     It raises exceptions, which the middleware converts to error responses.
@@ -21,7 +22,7 @@ def application(service: Service) -> Handle:
         check_host(service.settings, request)
         route: Route | None = request.get(ROUTE)
         if route is None:
-            raise web.HTTPNotFound
+            raise UnknownPathError(router.nearest(request.rel_url.path_safe))
         if request.method == "OPTIONS":
             return web.Response(status=204, headers={"Allow": ", ".join(route.methods)})
         if request.method not in route.methods:

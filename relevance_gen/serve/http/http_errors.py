@@ -43,6 +43,16 @@ class SlowBodyError(HTTPError):
     """The body of a request did not arrive completely in time."""
 
 
+class UnknownPathError(HTTPError):
+    """No route has the path of a request; `nearest` is a similar path, if any."""
+
+    def __init__(self, nearest: str | None) -> None:
+        remedy = "GET /openapi.json describes all paths"
+        if nearest is not None:
+            remedy = f"did you mean {nearest}?"
+        super().__init__(f"there is nothing at this path; {remedy}")
+
+
 class MediaTypeError(HTTPError):
     """The Content-Type or Content-Encoding of a request is not supported."""
 
@@ -77,6 +87,7 @@ TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
     (RateLimitedError, 429, "rate_limited", None),
     (SlowBodyError, 408, "timeout", None),
     (MediaTypeError, 415, "unsupported_media_type", None),
+    (UnknownPathError, 404, "not_found", None),
     (web.HTTPNotFound, 404, "not_found", "there is nothing at this path"),
     (web.HTTPMethodNotAllowed, 405, "method_not_allowed", None),
     (web.HTTPExpectationFailed, 417, "expectation_failed", "the only Expect known is 100-continue"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from aiohttp import web
@@ -43,13 +43,12 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _REQUEST_TIMEOUT = 408
 
 
-def middleware(service: Service, routes: Sequence[Route]) -> Callable[[Handle], Handle]:
+def middleware(service: Service, router: Router) -> Callable[[Handle], Handle]:
     """Return a function that wraps a handler of requests.
 
     The wrapped handler finds the route of each request, answers the request in an `Exchange`, and
     counts and logs it.
     """
-    router = Router(routes)
 
     def wrap(handle: Handle) -> Handle:
         async def answer(request: web.BaseRequest) -> web.StreamResponse:

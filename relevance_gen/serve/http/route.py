@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from aiohttp import web
 from attrs import frozen
 
+from relevance_gen.errors import nearest
 from relevance_gen.serve.adapters import own
 from relevance_gen.serve.http.http_errors import WriteError
 
@@ -130,6 +131,16 @@ class Router:
             if path.startswith(prefix) and path != prefix:
                 return route
         return None
+
+    def nearest(self, path: str) -> str | None:
+        """Return the path that a client with a wrong path probably means; None if none is near.
+
+        It ends with the wrong path, which lacks a prefix such as ``/v1``, or is the most similar.
+        """
+        with_prefix = [known for known in self._by_path if known.endswith(path)]
+        if with_prefix and len(path) > 1:
+            return min(with_prefix, key=len)
+        return nearest(path, self._by_path)
 
 
 ROUTE = web.RequestKey("ROUTE", Route)

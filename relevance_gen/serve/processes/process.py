@@ -27,6 +27,7 @@ from relevance_gen.serve.http.connections import connection
 from relevance_gen.serve.http.forwarding import Forwarder
 from relevance_gen.serve.http.middleware import middleware
 from relevance_gen.serve.http.resources.resource_pools import make_resource_pools
+from relevance_gen.serve.http.route import Router
 from relevance_gen.serve.http.service import Service
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.processes.descriptors import Descriptor
@@ -161,8 +162,12 @@ def _listen(spec: ProcessSpec, service: Service) -> connection.Listener:
         if settings.folder:
             open_exchange(settings.folder)
         service.anonymous = Quota(connection.MAX_ANONYMOUS_FRACTION * max_connections)
-    wrap = middleware(service, served_routes)
-    server = connection.Server(application(service), wrap, settings.idle_timeout_s)
+    router = Router(served_routes)
+    server = connection.Server(
+        application(service, router),
+        middleware(service, router),
+        settings.idle_timeout_s,
+    )
     return connection.Listener(spec.listener, server, max_connections)
 
 

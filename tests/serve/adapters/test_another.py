@@ -21,7 +21,7 @@ from relevance_gen.serve.http.connections.connection import Listener
 from relevance_gen.serve.http.connections.connection import Server as HTTPServer
 from relevance_gen.serve.http.middleware import middleware
 from relevance_gen.serve.http.resources.resource_pools import make_resource_pools
-from relevance_gen.serve.http.route import Route
+from relevance_gen.serve.http.route import Route, Router
 from relevance_gen.serve.http.service import Service
 from relevance_gen.serve.metrics import Layout, Metrics
 from relevance_gen.serve.services.embedding import EmbeddingService
@@ -125,9 +125,9 @@ async def served(path: str, *bodies: object, **headers: str) -> list[tuple[int, 
         http_metrics=metrics,
     )
     sock = socket.create_server(("127.0.0.1", 0))
-    listener = Listener(
-        sock, HTTPServer(application(service), middleware(service, TABLE), 5), max_connections=10
-    )
+    router = Router(TABLE)
+    http_server = HTTPServer(application(service, router), middleware(service, router), 5)
+    listener = Listener(sock, http_server, max_connections=10)
     try:
         url = f"http://127.0.0.1:{sock.getsockname()[1]}{path}"
         async with aiohttp.ClientSession(headers=headers) as session:
