@@ -34,6 +34,7 @@ _converter.register_unstructure_hook(Completion, Completion.to_dict)
 _converter.register_unstructure_hook(GenerationResponse, GenerationResponse.to_dict)
 _OMITTED_IF_DEFAULT = (
     "title",
+    "neighbors",
     "semantic",
     "other_chunks",
     "file_name",

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, ParamSpec, Self, TypeAlias, TypeVar, Unpack
 
+import numpy as np
+
 from relevance_gen import checks, wire
 from relevance_gen.asking.answer import Answer, Source, attributor_of
 from relevance_gen.asking.citations import StreamingAttributor
@@ -22,6 +24,7 @@ from relevance_gen.retrieval.api import search
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.params import SearchOptions
 from relevance_gen.retrieval.signatures import with_options
+from relevance_gen.retrieval.stages.neighbors import MAX_NEIGHBORS, Neighborhood
 from relevance_gen.types import (
     MIN_CONFIDENCE,
     Chunk,
@@ -181,6 +184,7 @@ def ask_stream(
     find: Callable[..., SearchResponse] = (
         chunks.search if isinstance(chunks, BaseIndex) else partial(search, chunks=chunks)
     )
+    search_options.setdefault("neighbors", _default_neighbors(chunks))
     response = find(
         question,
         top_n=top_n,
@@ -205,6 +209,23 @@ def ask_stream(
     stream = runner.stream_chat(**asked) if "messages" in asked else runner.stream(asked)
     is_free = "messages" not in asked and "choice" not in asked
     return AnswerStream(sources, response.confidence, stream, only_first_sentence=is_free)
+
+
+def _default_neighbors(chunks: SearchableChunks) -> int | Neighborhood:
+    """Return the option `neighbors` of a search: chunks of files form running texts."""
+    if isinstance(chunks, BaseIndex):
+        return chunks.default_neighbors
+    paths = []
+    for chunk in chunks if isinstance(chunks, list) else ():
+        path = chunk.metadata.get("path") if isinstance(chunk, Chunk) else None
+        if path is None:
+            return 0
+        paths.append(path)
+    starts = []
+    for i, path in enumerate(paths):
+        if path not in paths[max(i - 1, 0) : i]:
+            starts.append(i)
+    return Neighborhood(MAX_NEIGHBORS, np.array(starts)) if paths else 0
 
 
 def _with_parameters_of(
@@ -246,10 +267,12 @@ def ask(*args: Any, **options: Any) -> Answer:  # noqa: D417 - those of ask_stre
         chat_template: a Jinja template instead of the one in the model's file.
         template_variables: further variables of the template; ``enable_thinking`` is false by
             default.
-        options: all options of `search` except ``spans``; with ``encoder=None`` the encoder of the
-            index is used. Also all fields of a `GenerationRequest` except ``text``. The default of
-            ``temperature`` is 0, that of ``max_tokens`` 512 for a chat model and 128 for other
-            models. At most half of the context is reserved for the answer.
+        options: all options of `search` except ``spans``. The default of ``neighbors`` is 2 for a
+            `FolderIndex` and for chunks from `read_documents`, which form running texts. With
+            ``encoder=None`` the encoder of the index is used. Also all fields of a
+            `GenerationRequest` except ``text``. The default of ``temperature`` is 0, that of
+            ``max_tokens`` 512 for a chat model and 128 for other models. At most half of the
+            context is reserved for the answer.
 
     Returns:
         The answer, with the sources in the prompt. If the search finds no answer, ``found`` is

@@ -48,7 +48,8 @@ _EMBEDDED: Final = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
     parser.epilog = "Exit status: 0 if there is an answer, 1 if there is none, 2 on errors."
-    add_search_arguments(parser, top_n=5, json="the answer, its sources and its prompt")
+    content = "the answer, its sources and its prompt"
+    add_search_arguments(parser, top_n=5, json=content, default_neighbors=None)
     parameters = parser.add_argument_group("answer")
     add_parameters(parameters, *_PARAMETERS, temperature=0.0, max_tokens=None)
     copy = "answer with text of the files, word for word (default: as the model file says)"
@@ -88,6 +89,9 @@ def run(args: argparse.Namespace) -> int:
         if not response.results and not args.json:
             status.print(no_results_message(opened))
             return FAILED if opened.failed else NOT_FOUND
+        neighbors = args.neighbors
+        if neighbors is None:
+            neighbors = opened.index.default_neighbors
         with ExitStack() as stack:
             runner = None
             if is_found:
@@ -100,6 +104,7 @@ def run(args: argparse.Namespace) -> int:
                 runner=runner,
                 top_n=args.top_n,
                 distinct=args.distinct,
+                neighbors=neighbors,
                 encoder=models.encoder,
                 reranker=models.reranker,
                 copy=args.copy,

@@ -22,6 +22,7 @@ from relevance_gen.documents.filetypes import listing
 from relevance_gen.errors import pluralize
 from relevance_gen.index.passages import TextEncoder
 from relevance_gen.retrieval.params import SearchModels, SearchParams
+from relevance_gen.retrieval.stages.neighbors import MAX_NEIGHBORS
 from relevance_gen.types import Chunk, SearchResponse, WeightingName
 
 FOUND: Final = 0
@@ -84,7 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_search_arguments(
-    parser: argparse.ArgumentParser, *, top_n: int, json: str
+    parser: argparse.ArgumentParser,
+    *,
+    top_n: int,
+    json: str,
+    default_neighbors: int | None = 0,
 ) -> argparse._ArgumentGroup:
     """Add the arguments of commands that search files, and return the group of the results.
 
@@ -92,6 +97,7 @@ def add_search_arguments(
         parser: the parser of the command.
         top_n: the default number of results.
         json: the content of the output of ``--json``.
+        default_neighbors: the default of ``--neighbors``.
     """
     parser.usage = "%(prog)s [OPTION ...] QUESTION [FILE ...]"
     parser.add_argument(
@@ -110,6 +116,11 @@ def add_search_arguments(
         "default": 4,
         "metavar": "N",
     }
+    neighbors: dict[str, Any] = {
+        "type": int,
+        "choices": range(MAX_NEIGHBORS + 1),
+        "default": default_neighbors,
+    }
     color: dict[str, Any] = {"choices": ("auto", "always", "never"), "default": "auto"}
     no_correction: dict[str, Any] = {"dest": "correct_spelling", "action": "store_false"}
     add_rows(
@@ -121,6 +132,11 @@ def add_search_arguments(
         ),
         ("--where", _REPEATABLE | {"type": read_condition, "metavar": "KEY=VALUE"}, where),
         ("--distinct", {"metavar": "KEY"}, distinct),
+        (
+            "--neighbors",
+            neighbors,
+            "distance at which passages of a file lend score to each other",
+        ),
         ("--lines", lines, "lines to show of each result, 0 for all (default: %(default)s)"),
         ("--color", color, "highlight the words of the question (default: %(default)s)"),
         ("--encoder", FILE, "GGUF embedding model for semantic search"),
@@ -204,6 +220,7 @@ def run(args: argparse.Namespace) -> int:
         distinct=args.distinct,
         syntax="operators",
         correct_spelling=args.correct_spelling,
+        neighbors=args.neighbors,
     )
     started_s = time.perf_counter()
     status = StatusLine(sys.stderr)

@@ -44,6 +44,7 @@ from relevance_gen.request_scope import raise_if_cancelled
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.chunk_index import ChunkIndex
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
+from relevance_gen.retrieval.stages.neighbors import MAX_NEIGHBORS
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.token_counting import Encoding, token_counter
 from relevance_gen.types import Explanation, SearchResponse, WeightingName
@@ -105,6 +106,8 @@ class FolderIndex(BaseIndex):
     >>> index.search("a program in a child process", top_n=1)[0].metadata["path"]
     '__init__.py'
     """
+
+    default_neighbors = MAX_NEIGHBORS
 
     def __init__(
         self,

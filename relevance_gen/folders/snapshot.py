@@ -22,6 +22,7 @@ from relevance_gen.retrieval.chunk_index import ChunkIndex
 from relevance_gen.retrieval.collapse import GroupKeys
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.query.filters import Filter, check_keys, mask_of
+from relevance_gen.retrieval.stages.neighbors import MAX_NEIGHBORS, Neighborhood
 from relevance_gen.types import Explanation, Metadata, SearchResponse
 
 _CHUNK_KEYS: Final = {"first_line", "last_line", "start", "end"}
@@ -60,6 +61,8 @@ class FolderSnapshot(BaseIndex):
         paths: the paths of the files, in the order of `files`.
         bounds: position of the first chunk of each file, and the number of chunks, shape (F + 1,).
     """
+
+    default_neighbors = MAX_NEIGHBORS
 
     index: ChunkIndex
     files: Mapping[str, FileRecord] = field(repr=False)
@@ -201,7 +204,10 @@ class FolderSnapshot(BaseIndex):
         elif self.by_file:
             file_numbers = np.arange(1, len(self.paths) + 1, dtype=np.uint64)
             distinct = GroupKeys(file_numbers.repeat(np.diff(self.bounds)))
-        return evolve(question, where=where, distinct=distinct)
+        neighbors = question.neighbors
+        if isinstance(neighbors, int) and neighbors:
+            neighbors = Neighborhood(neighbors, self.bounds[:-1])
+        return evolve(question, where=where, distinct=distinct, neighbors=neighbors)
 
     def _mask(self, where: Mapping[str, Any]) -> Flags:
         """Return a mask of the chunks whose metadata matches `where`.

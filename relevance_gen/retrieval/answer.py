@@ -203,6 +203,7 @@ def score(
     n = max(n, N_STAGE_CANDIDATES)
     includes_unmatched = False
     for rerank_stage in rerank_stages:
+        includes_unmatched |= rerank_stage.includes_unmatched
         if rerank_stage.n_candidates is None:
             includes_unmatched = True
             n = max(n, segments.statistics.n_chunks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias, Unpack, overload
+from typing import Any, ClassVar, TypeAlias, Unpack, overload
 
 from relevance_gen.retrieval.params import (
     NO_MODELS,
@@ -22,7 +22,13 @@ Queries: TypeAlias = list[str] | tuple[str, ...] | Iterator[str]
 
 
 class BaseIndex(ABC):
-    """Chunks that are indexed once and searched repeatedly."""
+    """Chunks that are indexed once and searched repeatedly.
+
+    Attributes:
+        default_neighbors: the option `neighbors` of a search for `ask`, unless it is given.
+    """
+
+    default_neighbors: ClassVar[int] = 0
 
     @overload
     def search(

@@ -23,10 +23,16 @@ from relevance_gen.retrieval.query.parsing import Query, parse, with_prefixes
 from relevance_gen.retrieval.ranking.stage import RerankStage
 from relevance_gen.retrieval.stages.cross_encoder import CrossEncoderRerank, TextReranker
 from relevance_gen.retrieval.stages.dense_fusion import DenseFusion
+from relevance_gen.retrieval.stages.neighbors import MAX_NEIGHBORS, Neighborhood, NeighborLending
 from relevance_gen.types import Syntax
 
 DEFAULT_NUM_CANDIDATES: Final = 50
 DEFAULT_RERANK_TOP_N: Final = 20
+_IS_DISTANCE: Final = checks.integer(0, MAX_NEIGHBORS)
+_IS_NEIGHBORHOOD: Final = checks.Rule(
+    "0, 1 or 2",
+    lambda value: isinstance(value, Neighborhood) or _IS_DISTANCE.is_allowed(value),
+)
 _IS_GROUP_KEY: Final = checks.Rule(
     "a string or None", lambda value: isinstance(value, str | GroupKeys | None)
 )
@@ -69,6 +75,9 @@ class SearchParams:
             scores the earlier; its ``num_collapsed`` counts the chunks that are left out. Every
             chunk without the key is returned. All chunks that share a word with the query are
             ranked for that.
+        neighbors: let the chunks before and after a chunk, in the order of the chunks, lend it
+            score, for chunks that form a running text: 1 the chunks next to it, 2 also the chunks
+            after these, 0 none. A chunk that shares no word with the query can be a result.
         spans: return in each result the character ranges that match the query.
         num_candidates: number of chunks, the best by lexical score, that an encoder scores; None
             scores every chunk, and finds chunks that share no word with the query; 0 disables the
@@ -94,6 +103,7 @@ class SearchParams:
     where: Where | None = field(default=None, kw_only=True)
     min_relative_score: float = _option(0.0, checks.number(0, 1), checks.as_float)
     distinct: str | GroupKeys | None = _option(None, _IS_GROUP_KEY)  # noqa: RUF009 - immutable
+    neighbors: int | Neighborhood = _option(0, _IS_NEIGHBORHOOD)  # noqa: RUF009 - immutable
     spans: bool = _option(False, checks.flag)
     num_candidates: int | None = _option(DEFAULT_NUM_CANDIDATES, checks.optional_count)
     rerank_top_n: int | None = _option(DEFAULT_RERANK_TOP_N, checks.optional_count)
@@ -160,6 +170,7 @@ def search_params(query: object, **options: Any) -> SearchParams | list[SearchPa
 class ExplainOptions(TypedDict, total=False):
     """Types of the options of an explanation; see `SearchParams` and `SearchModels`."""
 
+    neighbors: int
     encoder: TextEncoder | None
     num_candidates: int | None
     reranker: TextReranker | None
@@ -174,6 +185,7 @@ class SearchOptions(TypedDict, total=False):
     where: Where | None
     min_relative_score: float
     distinct: str | None
+    neighbors: int
     spans: bool
     encoder: TextEncoder | None
     num_candidates: int | None
@@ -228,7 +240,7 @@ class SearchModels:
     ) -> tuple[RerankStage, ...]:
         """Return the stages of the models for one search.
 
-        The encoder is first, then stages in between, then the reranker.
+        Neighbors are first, then the encoder, stages in between, and the reranker.
 
         Raises:
             InvalidRequestError: an option requests that a model scores every chunk, and the model
@@ -243,6 +255,10 @@ class SearchModels:
             stages.insert(0, DenseFusion(self.encoder, params.num_candidates))
         if self.reranker is not None:
             stages.append(CrossEncoderRerank(self.reranker, params.rerank_top_n))
+        if isinstance(params.neighbors, Neighborhood):
+            stages.insert(0, NeighborLending(params.neighbors))
+        elif params.neighbors:
+            stages.insert(0, NeighborLending(Neighborhood(params.neighbors)))
         return tuple([stage for stage in stages if stage.n_candidates != 0])
 
 

@@ -63,6 +63,7 @@ class Explanation(ExplanationDisplay):
         char_ngrams: contribution of shared character 4-grams; only if the chunks or the query are
             not English.
         top_similarity: boost from similarity to the five best chunks, including the chunk itself.
+        neighbors: increase by the chunks before and after the chunk; 0 unless requested.
         semantic: contribution of the encoder; 0 without an encoder, and for a chunk outside its
             candidates.
         other_chunks: contribution of the other chunks of the file; this and the next three
@@ -90,6 +91,7 @@ class Explanation(ExplanationDisplay):
     title: float = 0.0
     char_ngrams: float = 0.0
     top_similarity: float = 0.0
+    neighbors: float = 0.0
     semantic: float = 0.0
     other_chunks: float = 0.0
     file_name: float = 0.0

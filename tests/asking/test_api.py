@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import (
     AnswerStream,
+    Chunk,
     ChunkIndex,
     Encoder,
     InvalidRequestError,
@@ -484,3 +485,21 @@ def test_ask_with_invalid_question_raises(question):
     ) as caught:
         ask(question, CHUNKS)
     assert caught.value.field == "question"
+
+
+def test_ask_of_files_uses_neighbors_within_a_file(embedded):
+    """The chunk after a match is a source if both are of one file, unless `neighbors` is given."""
+    texts = ["When did the old ferry sink?", "It was in 1903.", "Cows moo."]
+
+    def sources(paths, **options):
+        chunks = [Chunk(text, {"path": path}) for text, path in zip(texts, paths, strict=True)]
+        answer = ask(
+            "Did the old ferry sink?", chunks, runner=embedded, min_confidence=1.0, **options
+        )
+        return sorted(source.result.original_index for source in answer.sources)
+
+    assert sources(["a", "a", "b"]) == [0, 1]
+    assert sources(["a", "b", "b"]) == sources(["a", "a", "b"], neighbors=0) == [0]
+    assert [
+        s.result.original_index for s in ask("the old ferry", texts, runner=embedded).sources
+    ] == [0]

@@ -36,7 +36,8 @@ def answers(index: FolderIndex, turn: int) -> list[Any]:
         (list(found), found.confidence, found.metadata)
         for number, question in enumerate(_QUESTIONS, turn)
         for where, distinct in [(_FILTERS[number % 3], (None, "path")[number % 2])]
-        for found in [index.search(question, 5, spans=True, where=where, distinct=distinct)]
+        for options in [{"where": where, "distinct": distinct, "neighbors": number % 3}]
+        for found in [index.search(question, 5, spans=True, **options)]
     ]
 
 
@@ -170,6 +171,16 @@ def test_folder_index_scores_equal_chunk_index(root: Path) -> None:
     chunks = [{"text": (root / name).read_text().rstrip("\n"), "title": name} for name in names]
     plain = ChunkIndex(chunks).search("green pears", true_order=False)
     assert [evolve(one, metadata={}) for one in response] == list(plain)
+
+
+def test_neighbors_end_at_the_end_of_a_file(tmp_path: Path) -> None:
+    """A chunk lends score to the next chunk of its file, and not to the next file."""
+    (tmp_path / "a.txt").write_text(f"The whale sang. {'Nothing else. ' * 60}\n\nIt was dark.")
+    (tmp_path / "b.txt").write_text("Dinner was late.")
+    index = FolderIndex(tmp_path, cache=False, by_file=False, max_chars=500)
+    found = index.search("whale", neighbors=2, true_order=False)
+    assert len(found) > 1
+    assert {result.metadata["path"] for result in found} == {"a.txt"}
 
 
 def test_distinct_path_returns_one_result_per_file(root: Path) -> None:

@@ -146,6 +146,8 @@ class RerankStage(Stage):
     """
 
     is_after_normalization = True
+    includes_unmatched: ClassVar[bool] = False
+    """Whether the stage scores chunks without a term of the query."""
     n_candidates: int | None
     """Number of results, the best by score and their ties, that the stage scores; None: all
     chunks."""

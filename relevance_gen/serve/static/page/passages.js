@@ -54,7 +54,7 @@ export function markExcerpt({ excerpt: { from, to, element }, words }) {
 const PARTS = {
   bigrams: "adjacent words", coverage: "words close together", lead: "words at the beginning",
   phrase: "a sequence of words", title: "the title", char_ngrams: "shared letter sequences", top_similarity: "similarity to the best passages",
-  semantic: "similar meaning", reranker: "the reranker",
+  neighbors: "the passages next to it", semantic: "similar meaning", reranker: "the reranker",
 };
 
 /** Fetch once why a chunk scored, and show it as a sentence and a table. */
