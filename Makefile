@@ -45,6 +45,9 @@ lint: $(VENV)/development
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/hadolint examples/deploy/Dockerfile
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+	$(BIN)/zizmor --offline --quiet .github/workflows
 
 types: $(VENV)/development
 	$(BIN)/mypy
@@ -90,7 +93,10 @@ package: $(VENV)/development  ## Build wheel and sdist, test each in an empty en
 	for built in dist/*.whl dist/*.tar.gz; do \
 		$(PYTHON) -m venv --clear build/try \
 		&& build/try/bin/pip install --quiet $$built \
-		&& (cd build && try/bin/python -I -c "$$TRY_PACKAGE") \
+		&& build/try/bin/python -I .ci/try_package.py \
+		&& build/try/bin/pip install --quiet "$$built[files,mcp]" \
+		&& build/try/bin/pip check \
+		&& build/try/bin/python -I .ci/try_package.py \
 		|| exit 1; \
 	done
 	$(BIN)/pip install --quiet --group package
@@ -100,14 +106,6 @@ package: $(VENV)/development  ## Build wheel and sdist, test each in an empty en
 image:  ## Build the container with docker, start it and send a query.
 	docker build -f examples/deploy/Dockerfile -t relevance_gen .
 	examples/deploy/try_image
-
-define TRY_PACKAGE
-import relevance_gen as rg
-found = rg.search("Which fruit is red?", ["Apples are red.", "Bananas are yellow."])
-assert found.results[0].original_index == 0 and found.metadata.num_query_tokens == 5, found
-print("the package works in", rg.__file__)
-endef
-export TRY_PACKAGE
 
 clean:  ## Remove build results and environments.
 	rm -rf $(VENV) $(VENV)-gpu $(VENV)-lower $(VENV)-clients build dist docs/_build .hypothesis .pytest_cache .mypy_cache .ruff_cache

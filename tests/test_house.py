@@ -136,9 +136,11 @@ def test_to_install_without_metadata_names_extra(
 
 
 def test_version_is_consistent() -> None:
-    """Package, metadata and newest changelog entry have the same version."""
+    """Package, metadata, citation file and newest changelog entry have the same version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["version"] == relevance_gen.__version__
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {relevance_gen.__version__}\n" in citation
     assert f"## [{relevance_gen.__version__}] - " in (ROOT / "CHANGELOG.md").read_text(
         encoding="utf-8"
     )
