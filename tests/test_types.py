@@ -70,6 +70,7 @@ def test_generation_request_has_documented_defaults() -> None:
         "confidence": False,
         "min_relative_score": 0.0,
         "distinct": None,
+        "fill": False,
         "neighbors": 0,
         "syntax": "plain",
         "correct_spelling": True,

@@ -132,6 +132,7 @@ def add_search_arguments(
         ),
         ("--where", _REPEATABLE | {"type": read_condition, "metavar": "KEY=VALUE"}, where),
         ("--distinct", {"metavar": "KEY"}, distinct),
+        ("--fill", SWITCH, "show also passages that share nothing with the question, up to N"),
         (
             "--neighbors",
             neighbors,
@@ -220,6 +221,7 @@ def run(args: argparse.Namespace) -> int:
         distinct=args.distinct,
         syntax="operators",
         correct_spelling=args.correct_spelling,
+        fill=args.fill,
         neighbors=args.neighbors,
     )
     started_s = time.perf_counter()

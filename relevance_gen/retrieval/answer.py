@@ -14,6 +14,7 @@ from relevance_gen.arrays import Ids, Offsets
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.request_scope import raise_if_cancelled, reserve
 from relevance_gen.retrieval.collapse import GroupHashes, GroupKeys, first_of_each
+from relevance_gen.retrieval.filling import fill
 from relevance_gen.retrieval.highlighting import highlight
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.retrieval.ports import (
@@ -77,9 +78,13 @@ def answer(
         ranking = rank(query, max(n_chunks, 1), segments, chunk_filter, rerank_stages)
     if isinstance(params.where, Mapping) and not ranking.positions.size and n_chunks:
         check_keys(params.where, metadata_keys(segments))
+    found = ranking.positions
     if params.min_relative_score and ranking.scores.size:
         min_score = params.min_relative_score * ranking.scores[0]
         ranking = ranking.take(np.flatnonzero(ranking.scores >= min_score))
+    if params.fill and found.size < params.top_n:
+        n_filled = params.top_n if params.distinct is None else n_chunks
+        ranking = fill(ranking, n_filled, segments, chunk_filter, found)
     n_collapsed: dict[int, int] = {}
     if params.distinct is not None and ranking.positions.size:
         groups = first_of_each(_group_hashes(params.distinct, ranking.positions, segments))

@@ -75,6 +75,9 @@ class SearchParams:
             scores the earlier; its ``num_collapsed`` counts the chunks that are left out. Every
             chunk without the key is returned. All chunks that share a word with the query are
             ranked for that.
+        fill: after the results, return chunks that share nothing with the query, up to `top_n`,
+            with score 0: first neighbors of the best results, then the others in their order.
+            They must pass `where` and the operators of the query.
         neighbors: let the chunks before and after a chunk, in the order of the chunks, lend it
             score, for chunks that form a running text: 1 the chunks next to it, 2 also the chunks
             after these, 0 none. A chunk that shares no word with the query can be a result.
@@ -103,6 +106,7 @@ class SearchParams:
     where: Where | None = field(default=None, kw_only=True)
     min_relative_score: float = _option(0.0, checks.number(0, 1), checks.as_float)
     distinct: str | GroupKeys | None = _option(None, _IS_GROUP_KEY)  # noqa: RUF009 - immutable
+    fill: bool = _option(False, checks.flag)
     neighbors: int | Neighborhood = _option(0, _IS_NEIGHBORHOOD)  # noqa: RUF009 - immutable
     spans: bool = _option(False, checks.flag)
     num_candidates: int | None = _option(DEFAULT_NUM_CANDIDATES, checks.optional_count)
@@ -185,6 +189,7 @@ class SearchOptions(TypedDict, total=False):
     where: Where | None
     min_relative_score: float
     distinct: str | None
+    fill: bool
     neighbors: int
     spans: bool
     encoder: TextEncoder | None

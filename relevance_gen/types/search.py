@@ -61,12 +61,13 @@ class Span:
 
 @frozen
 class SearchResult(PydanticSerializable):
-    """A chunk that shares at least one word or feature with the query.
+    """A chunk that shares at least one word or feature with the query, or was added by `fill`.
 
     Attributes:
         chunk_id: 0, 1, 2 … in the returned order.
         chunk_txt: the chunk's text, unchanged.
-        chunk_score: relevance in (0, 1]; 1.0 is the score of a chunk that equals the query.
+        chunk_score: relevance in (0, 1]; 1.0 is the score of a chunk that equals the query; 0 for a
+            chunk that shares nothing with the query.
         metadata: the chunk's metadata, the same object; ``{}`` if the chunk has none.
         original_index: position of the chunk in the input.
         spans: the spans that answer the query; ``None`` unless requested. The first span is the
@@ -112,6 +113,11 @@ class SearchResult(PydanticSerializable):
             raise AttributeError("this result has no passage and words; search with spans=True")
         return self.spans
 
+    @property
+    def is_filled(self) -> bool:
+        """Whether `fill` added the chunk, which shares nothing with the query."""
+        return self.chunk_score == 0.0
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as the server writes them."""
         plain: dict[str, Any] = {
@@ -129,6 +135,8 @@ class SearchResult(PydanticSerializable):
             plain["title"] = self.title
         if self.num_collapsed:
             plain["num_collapsed"] = self.num_collapsed
+        if self.is_filled:
+            plain["filled"] = True
         return plain
 
 
