@@ -93,7 +93,7 @@ def get(refs: Any, timeout_s: float | None = None) -> Any:
         raise TimedOutError(f"the cluster did not answer within {timeout_s:g} seconds") from None
 
 
-def wait_for(handle: Any, answer: Any, silent_s: float = SILENT_S) -> None:
+def wait_for(handle: Any, answer: Any) -> None:
     """Wait for a response of a started actor as long as the actor responds to pings.
 
     The time without a response is counted in completed waits, so that a pause of this process is
@@ -102,19 +102,18 @@ def wait_for(handle: Any, answer: Any, silent_s: float = SILENT_S) -> None:
     Args:
         handle: the actor.
         answer: the reference of the response.
-        silent_s: maximum seconds without a ping response.
 
     Raises:
-        SilentError: a ping was not answered for `silent_s` seconds.
+        SilentError: a ping was not answered for `SILENT_S` seconds.
     """
-    wait_s = silent_s / _N_WAITS
+    wait_s = SILENT_S / _N_WAITS
     while not ray.wait([answer], timeout=wait_s, fetch_local=False)[0]:
         ping = handle.ping.remote()
         for _ in range(_N_WAITS):
             if ray.wait([answer, ping], timeout=wait_s, fetch_local=False)[0]:
                 break
         else:
-            raise SilentError(f"a process of the cluster has not answered for {silent_s:g} seconds")
+            raise SilentError(f"a process of the cluster has not answered for {SILENT_S:g} seconds")
 
 
 def get_from(handle: Any, answer: Any) -> Any:

@@ -38,7 +38,7 @@ def cluster() -> Iterator[Any]:
     )
     try:
         for _ in range(2):
-            started.add_node(**NODE)
+            started.add_node(wait=False, **NODE)
         started.wait_for_nodes()
         connection.connect(started.address)
         yield started

@@ -196,8 +196,11 @@ def test_runner_dies_while_starting_and_is_replaced(single: ClusterRunner) -> No
     assert single.generate({"text": "a", "max_tokens": 5}).responses
 
 
-def test_unresponsive_runner_is_replaced(single: ClusterRunner) -> None:
+def test_unresponsive_runner_is_replaced(
+    single: ClusterRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A runner with a stopped process is replaced, and its requests with streamed text fail."""
+    monkeypatch.setattr(actors, "SILENT_S", 2.0)
     shown = threading.Event()
     stream = single.submit({"text": "tell", "max_tokens": 900}, on_text=lambda *_: shown.set())
     assert shown.wait(60)

@@ -181,11 +181,12 @@ def test_too_many_shards_open_no_file(
     location = f"{scheme}://{tmp_path}/saved"
     version = save_shards(location, state(0), 2)
     first = version.shards[0]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4096, 4096))
     many = []
-    for number in range(100_000):
+    for number in range(5_000):
         file = evolve(first.file, name=f"{number:016x}.shard", n_bytes=1)
         many.append(evolve(first, file=file, first=2 * number, stop=2 * number + 1))
-    wide = evolve(version, n_positions=200_000, shards=tuple(many))
+    wide = evolve(version, n_positions=10_000, shards=tuple(many))
     cache = ShardCache(tmp_path / "cache", 1 << 20)
     n_free = []
     for n_opened in (0, 3):
@@ -195,13 +196,13 @@ def test_too_many_shards_open_no_file(
             with pytest.raises(IndexUnavailableError) as refused:
                 VersionReader(location, cache=cache).open(wide)
         message = str(refused.value)
-        assert re.search("100,000 shards take 2 open files each.*ulimit -n", message)
+        assert re.search("5,000 shards take 2 open files each.*ulimit -n", message)
         n_free.append(int(re.findall(r"may open ([\d,]+) more", message)[0].replace(",", "")))
     assert n_free[0] - n_free[1] == 3
     monkeypatch.setattr(resource, "getrlimit", lambda _: (10**6, 10**6))
     if scheme == "memory":
-        small = ShardCache(tmp_path / "small", 99_999)
-        with pytest.raises(IndexUnavailableError, match="there is room for 99,999 bytes"):
+        small = ShardCache(tmp_path / "small", 4_999)
+        with pytest.raises(IndexUnavailableError, match="there is room for 4,999 bytes"):
             VersionReader(location, cache=small).open(wide)
         assert not [*small.folder.glob("*.shard")]
 
