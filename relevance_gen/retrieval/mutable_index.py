@@ -64,6 +64,11 @@ class MutableIndex(BaseIndex):
         """Return the models of a search of this index, given the models that the caller names."""
         return models
 
+    @property
+    def _n_stored_passages(self) -> int | None:
+        """Number of passages of all chunks if their vectors are stored."""
+        return None
+
     def explain_one(
         self,
         params: SearchParams,
@@ -76,7 +81,8 @@ class MutableIndex(BaseIndex):
 
         The stages of `rerankings` run after the encoder and before the reranker.
         """
-        stages = self._with_own_models(models).rerank_stages(params, rerankings)
+        models = self._with_own_models(models)
+        stages = models.rerank_stages(params, rerankings, self._n_stored_passages)
         return self._read(partial(_explain, params, chunk, stages))
 
     @overload

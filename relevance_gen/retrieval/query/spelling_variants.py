@@ -7,7 +7,8 @@ those whose words chunks have, the variant is used whose rarest word is in most 
 * a number with thousands separators: ``3164`` → ``3 164``;
 * an acronym in the other number: ``VMs`` → ``VM``, ``GPU`` → ``GPUs``;
 * a prefix of one letter separated: ``email`` → ``e mail``;
-* a word of seven letters or more as two words of three letters or more: ``dataset`` → ``data set``.
+* a word of seven letters or more as two words of three letters or more, without stop words:
+  ``dataset`` → ``data set``.
 
 Words joined by ``-``, ``.`` or ``,`` of which no chunk has one become a single word: ``U.S.`` →
 ``US``, ``GPT-4`` → ``GPT4``. The search then runs as if the query had been written so. Source: the
@@ -21,6 +22,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from attrs import frozen
+
+from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 
 _MAX_VARIED_RUNS: Final = 8
 """Maximum number of places of a query that get variants; bounds the work."""
@@ -94,9 +97,9 @@ def find_variants(text: str, unknown: Sequence[str]) -> list[Variants]:
 
 def _variants_of(word: str, start: int) -> Variants:
     """Return the variants of a word that begins at a character of the query."""
-    parts = _LETTERS_AND_DIGITS.fullmatch(word)
-    if parts is not None:
-        separated = " ".join([part for part in parts.groups() if part])
+    match = _LETTERS_AND_DIGITS.fullmatch(word)
+    if match is not None:
+        separated = " ".join([part for part in match.groups() if part])
         return Variants(start, start + len(word), [separated], needs_all=False)
     texts = []
     if _LONG_NUMBER.fullmatch(word):
@@ -111,5 +114,7 @@ def _variants_of(word: str, start: int) -> Variants:
         texts.append(f"{word[0]} {word[1:]}")
     if _MIN_COMPOUND_LETTERS <= len(word) <= _MAX_COMPOUND_LETTERS:
         for middle in range(_MIN_PART_LETTERS, len(word) - _MIN_PART_LETTERS + 1):
-            texts.append(f"{word[:middle]} {word[middle:]}")
+            parts = (word[:middle], word[middle:])
+            if ENGLISH_STOP_WORDS.isdisjoint(map(str.lower, parts)):
+                texts.append(" ".join(parts))
     return Variants(start, start + len(word), texts)
