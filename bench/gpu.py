@@ -125,7 +125,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="a GGUF file to measure too")
     add_quick(parser)
     args = parser.parse_args()
-    devices = list(gpus())
+    devices = gpus()
     if not args.cpu and not (lib.llama_supports_gpu_offload() and devices):
         print(
             "llama.cpp as built here sees no GPU: see docs/generating.md on building it, or add --cpu"

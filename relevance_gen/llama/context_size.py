@@ -17,15 +17,17 @@ class MemoryEstimate:
     Attributes:
         token_bytes: keys and values of one token of one sequence.
         score_bytes: attention scores of one prefill chunk, for each token of the context.
+        logits_bytes: the buffer for the logits of one prefill chunk.
     """
 
     token_bytes: int
     score_bytes: int
+    logits_bytes: int = 0
 
     def context_bytes(self, n_ctx: int, n_slots: int) -> int:
         """Return the size of a context of `n_slots` sequences of `n_ctx` tokens."""
         n_ctx = -(-n_ctx // MIN_N_CTX) * MIN_N_CTX
-        return n_ctx * (n_slots * self.token_bytes + self.score_bytes)
+        return n_ctx * (n_slots * self.token_bytes + self.score_bytes) + self.logits_bytes
 
 
 @frozen
@@ -58,5 +60,21 @@ def choose_size(
                 break
     if must_be_longest or estimate.context_bytes(longest, n_slots) <= free_bytes:
         return ContextSize(longest, n_slots)
-    n_blocks = max(1, free_bytes // estimate.context_bytes(MIN_N_CTX, n_slots))
+    block_bytes = estimate.context_bytes(MIN_N_CTX, n_slots) - estimate.logits_bytes
+    n_blocks = max(1, (free_bytes - estimate.logits_bytes) // block_bytes)
     return ContextSize(n_blocks * MIN_N_CTX, n_slots)
+
+
+def next_smaller(
+    size: ContextSize, *, can_shorten: bool, can_reduce_slots: bool
+) -> ContextSize | None:
+    """Return the next size to try if a context of `size` cannot be allocated; None if none is left.
+
+    The number of slots is halved first, then the length.
+    """
+    if can_reduce_slots and size.n_slots > 1:
+        return ContextSize(size.n_ctx, size.n_slots // 2)
+    if can_shorten and size.n_ctx > MIN_N_CTX:
+        n_blocks = max(1, size.n_ctx // MIN_N_CTX // 2)
+        return ContextSize(n_blocks * MIN_N_CTX, size.n_slots)
+    return None

@@ -12,12 +12,18 @@ import numpy as np
 
 from relevance_gen.errors import GenerationError, ModelLoadError
 from relevance_gen.llama.batch import Batch, OutputMask, abort_while_set
-from relevance_gen.llama.context_size import MIN_N_CTX, MemoryEstimate, choose_size
+from relevance_gen.llama.context_size import (
+    MIN_N_CTX,
+    ContextSize,
+    MemoryEstimate,
+    choose_size,
+    next_smaller,
+)
 from relevance_gen.llama.free_memory import FreeMemory, free_memory_for
 from relevance_gen.llama.language_model import Interrupted, Logits, SavedState, Tokens
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.runtime.execution_tuner import ExecutionTuner, Strategy
-from relevance_gen.llama.runtime.library import last_errors, lib, pointer
+from relevance_gen.llama.runtime.library import clear_errors, last_errors, lib, pointer
 from relevance_gen.llama.tokenizer import Tokenizer
 from relevance_gen.llama.weights import OnProgress, OpenContext, Weights
 
@@ -75,9 +81,9 @@ class Decoder(OpenContext):
             self.copies_on_device = weights.uses_gpu and self.can_rewind
             self._pending_copies: set[int] = set()  # slots whose data the next computation copies
             self._choose_size(options, free_memory_for(weights, options))
-            self._open_vocabulary(shown)
             self._create_tuners(options)
-            self._open_context(path, options.flash_attention)
+            self._open_context(path, options)
+            self._open_vocabulary(shown)
             self._warm_up()
         except BaseException:
             self.close()
@@ -102,6 +108,8 @@ class Decoder(OpenContext):
         estimate = MemoryEstimate(
             token_bytes=self._weights.token_bytes,
             score_bytes=_FLOAT_BYTES * n_score_rows * min(n_batch, longest),
+            # The memory of a GPU is often tight, and a vocabulary large.
+            logits_bytes=_FLOAT_BYTES * self.n_vocab * n_batch if uses_gpu else 0,
         )
         size = choose_size(
             estimate,
@@ -110,10 +118,7 @@ class Decoder(OpenContext):
             must_be_longest=options.n_ctx is not None,
             n_slots=options.n_slots,
         )
-        self.n_ctx = size.n_ctx
-        self.n_slots = size.n_slots
-        self.n_batch = min(n_batch, self.n_ctx)
-        self.n_batch += -self.n_batch % self.prefill_multiple
+        self._set_size(size, n_batch)
         n_bytes = estimate.context_bytes(self.n_ctx, self.n_slots)
         needed = f"{self.n_slots} slots need {n_bytes >> 20:,} MiB of {memory}"
         if self.n_ctx * (self.n_slots + 1) >= 2**31 or not memory.holds(n_bytes):
@@ -121,6 +126,12 @@ class Decoder(OpenContext):
                 f"n_ctx={self.n_ctx} for {needed}; choose a smaller n_ctx or n_slots"
             )
         _log.info("n_ctx=%d for %s", self.n_ctx, needed)
+
+    def _set_size(self, size: ContextSize, n_batch: int) -> None:
+        self.n_ctx = size.n_ctx
+        self.n_slots = size.n_slots
+        self.n_batch = min(n_batch, self.n_ctx)
+        self.n_batch += -self.n_batch % self.prefill_multiple
 
     def _open_vocabulary(self, shown: Iterable[str]) -> None:
         tokenizer = Tokenizer(self._weights.vocabulary, self.n_ctx)
@@ -149,14 +160,56 @@ class Decoder(OpenContext):
         self._equal_row_counts: set[int] = set()
         self._differing_row_counts: set[int] = set()
 
-    def _open_context(self, path: str | os.PathLike[str], flash_attention: bool | None) -> None:
+    def _open_context(self, path: str | os.PathLike[str], options: ModelOptions) -> None:
+        """Open the context; if its default size cannot be allocated, try smaller sizes.
+
+        Raise `ModelLoadError` if a requested size cannot be allocated, or the model cannot generate
+        text.
+        """
+        while True:
+            self._context = self._new_context(options.flash_attention)
+            if self._context:
+                break
+            reason = last_errors()
+            size = next_smaller(
+                ContextSize(self.n_ctx, self.n_slots),
+                can_shorten=options.n_ctx is None,
+                can_reduce_slots=options.n_slots is None,
+            )
+            if size is None:
+                remedy = "choose a smaller n_ctx, n_slots or n_batch, or fewer n_gpu_layers"
+                raise ModelLoadError(
+                    f"{self.n_slots} slots of {self.n_ctx} tokens cannot be allocated: {reason}; "
+                    f"{remedy}"
+                )
+            _log.warning(
+                "%d slots of %d tokens cannot be allocated; trying %d slots of %d tokens",
+                self.n_slots,
+                self.n_ctx,
+                size.n_slots,
+                size.n_ctx,
+            )
+            self._set_size(size, self.n_batch)
+        self._memory = lib.llama_get_memory(self._context)
+        if not self._memory or lib.llama_pooling_type(self._context) > lib.LLAMA_POOLING_TYPE_NONE:
+            raise ModelLoadError(
+                f"{path} holds an embedding model, which does not generate text: pass it to Encoder"
+            )
+        self._batch = Batch(self._context_batch())
+
+    def _context_batch(self) -> int:
+        """Return the maximum number of rows of a computation."""
+        return max(self.n_batch, self.n_slots, len(_WARM_UP_TOKENS))
+
+    def _new_context(self, flash_attention: bool | None) -> int | None:
+        """Return llama.cpp's context of the chosen size; None if it cannot be allocated."""
+        clear_errors()
         params = lib.llama_context_default_params()
         n_ctx = -(-self.n_ctx // MIN_N_CTX) * MIN_N_CTX  # llama.cpp rounds up for each slot
         params.n_ctx = n_ctx * self.n_slots
         params.n_seq_max = self.n_slots
-        n_batch = max(self.n_batch, self.n_slots, len(_WARM_UP_TOKENS))
-        params.n_batch = n_batch
-        params.n_ubatch = n_batch
+        params.n_batch = self._context_batch()
+        params.n_ubatch = self._context_batch()
         params.n_threads = self.n_threads
         params.n_threads_batch = self.n_threads
         # A KV cache for each slot, so that the computation of a slot does not depend on other
@@ -164,17 +217,8 @@ class Decoder(OpenContext):
         params.kv_unified = False
         params.flash_attn_type = _flash_attention_type(flash_attention, self._weights.uses_gpu)
         params.abort_callback, params.abort_callback_data = abort_while_set(self._abort_flag)
-        self._context = lib.llama_init_from_model(self._weights.handle, params)
-        if not self._context:
-            raise ModelLoadError(
-                f"{self.n_slots} slots of {self.n_ctx} tokens cannot be allocated: {last_errors()}"
-            )
-        self._memory = lib.llama_get_memory(self._context)
-        if not self._memory or lib.llama_pooling_type(self._context) > lib.LLAMA_POOLING_TYPE_NONE:
-            raise ModelLoadError(
-                f"{path} holds an embedding model, which does not generate text: pass it to Encoder"
-            )
-        self._batch = Batch(n_batch)
+        context: int | None = lib.llama_init_from_model(self._weights.handle, params)
+        return context
 
     def _warm_up(self) -> None:
         """Decode once.

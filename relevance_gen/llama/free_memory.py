@@ -46,9 +46,9 @@ def free_memory_for(weights: Weights, options: ModelOptions) -> FreeMemory:
     n_gpu_layers = n_layers
     if options.n_gpu_layers not in (None, -1):
         n_gpu_layers = min(options.n_gpu_layers or 0, n_layers)
-    devices = list(gpus()) if weights.uses_gpu and n_gpu_layers else []
-    if options.main_gpu is not None:
-        devices = devices[options.main_gpu : options.main_gpu + 1]
+    names = {gpu.name for gpu in weights.gpus} if n_gpu_layers else set()
+    # The weights are loaded, so less is free than when the GPUs were selected.
+    devices = [gpu for gpu in gpus() if gpu.name in names] if names else []
     memories: list[FreeMemory] = []
     if devices:
         free_bytes = sum(gpu.free_bytes for gpu in devices) * n_layers // n_gpu_layers

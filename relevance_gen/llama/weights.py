@@ -11,7 +11,8 @@ from typing import Any, Self, TypeAlias
 from relevance_gen.errors import ModelLoadError
 from relevance_gen.llama.model_files.resolve import check_is_gguf
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.llama.runtime.devices import check_gpus
+from relevance_gen.llama.runtime.aborts import lost_backend
+from relevance_gen.llama.runtime.devices import device_array, select_gpus
 from relevance_gen.llama.runtime.library import (
     build,
     clear_errors,
@@ -52,7 +53,7 @@ class Weights:
         is_extractive: whether the file declares that the model can only copy text from its prompt.
         n_bytes: size of the tensors.
         token_bytes: size of the keys and values of one token of one sequence, as float16.
-        uses_gpu: whether layers may be on a GPU.
+        gpus: the GPUs that hold layers; none if the model is on the CPU only.
         default_n_threads: threads if no number is requested.
     """
 
@@ -60,17 +61,16 @@ class Weights:
         self, path: Path, options: ModelOptions, on_progress: OnProgress | None = None
     ) -> None:
         check_is_gguf(path)
-        if options.main_gpu is not None and options.n_gpu_layers != 0:
-            check_gpus("main_gpu", [options.main_gpu])
+        self.gpus = select_gpus(options.n_gpu_layers, options.main_gpu)
+        if self.gpus:
+            _check_backends()
         clear_errors()
-        self.uses_gpu = bool(lib.llama_supports_gpu_offload()) and options.n_gpu_layers != 0
         params = lib.llama_model_default_params()
         params.n_gpu_layers = 0
         if self.uses_gpu:
             params.n_gpu_layers = -1 if options.n_gpu_layers is None else options.n_gpu_layers
-        if options.main_gpu is not None and self.uses_gpu:
-            params.main_gpu = options.main_gpu
-            params.split_mode = lib.LLAMA_SPLIT_MODE_NONE
+        self._devices = device_array(self.gpus)  # llama.cpp refers to it while the model exists
+        params.devices = ctypes.cast(self._devices, ctypes.c_void_p)
         params.use_extra_bufts = options.use_extra_bufts
         if options.use_extra_bufts is None:
             params.use_extra_bufts = extra_buffers_are_safe(system_info(), build())
@@ -90,11 +90,26 @@ class Weights:
         self.n_vocab = lib.llama_vocab_n_tokens(self.vocabulary)
         self.default_n_threads = 1 if self.n_bytes < _MIN_MULTITHREADED_BYTES else usable_cores()
 
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether layers may be on a GPU."""
+        return bool(self.gpus)
+
     def close(self) -> None:
         """Free the weights; may be called more than once."""
         if self.handle:
             lib.llama_model_free(self.handle)
             self.handle = None
+
+
+def _check_backends() -> None:
+    """Raise a `ModelLoadError` if a GPU was lost in this process: loading a model there can hang."""
+    reason = lost_backend()
+    if reason is not None:
+        raise ModelLoadError(
+            f"llama.cpp has lost a GPU in this process ({reason}); restart the process, "
+            "or keep the model on the CPU with n_gpu_layers=0"
+        )
 
 
 def metadata(model: int | None, key: str) -> str:

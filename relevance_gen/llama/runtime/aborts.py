@@ -2,19 +2,29 @@
 
 After a failed assertion, or an error of a GPU, llama.cpp calls a callback and then `abort()`. A
 callback that never returns keeps the process alive. The thread is lost, with all its memory, and a
-handler reports it to waiting callers.
+handler reports it to waiting callers. Some backends, such as Vulkan, throw C++ exceptions instead,
+which nothing catches; the handler of `std::terminate` treats them in the same way.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 _handlers: dict[int, Callable[[str], None]] = {}
 """The handler of each guarded thread, by thread id."""
+_SET_TERMINATE = "_ZSt13set_terminatePFvvE"
+"""The name of ``std::set_terminate`` in libstdc++ and libc++."""
+_CPP_LIBRARIES = {"linux": "libstdc++.so.6", "darwin": "libc++.1.dylib"}
+_UNCAUGHT = b"a C++ exception was not caught, as if a GPU is lost"
+_lost_backends: list[str] = []
+"""Why threads of a backend ended; computations on GPUs may hang afterwards."""
+_former_terminate: list[Any] = []
+"""The former handler of ``std::terminate``, called if the thread is not guarded."""
 
 
 @contextlib.contextmanager
@@ -39,6 +49,37 @@ def install(library: Any) -> None:
         set_callback(_callback)
 
 
+def install_terminate() -> None:
+    """Replace the handler of ``std::terminate``, which llama.cpp sets when it is loaded.
+
+    Does nothing if the C++ library is not found, as on Windows.
+    """
+    try:
+        library = ctypes.CDLL(_CPP_LIBRARIES[sys.platform])
+        set_terminate = library[_SET_TERMINATE]
+    except (KeyError, OSError, AttributeError):
+        return
+    set_terminate.argtypes = [type(_terminate_callback)]
+    set_terminate.restype = ctypes.c_void_p
+    former = set_terminate(_terminate_callback)
+    if former:
+        _former_terminate.append(ctypes.CFUNCTYPE(None)(former))
+
+
+def lost_backend() -> str | None:
+    """Return why a backend of llama.cpp stopped working in this process; None if none did."""
+    return _lost_backends[0] if _lost_backends else None
+
+
+def _on_terminate() -> None:
+    # Threads of other libraries keep their own treatment.
+    if threading.get_ident() in _handlers:
+        _lost_backends.append(_UNCAUGHT.decode())
+        _on_abort(_UNCAUGHT)
+    for former in _former_terminate:
+        former()
+
+
 def _on_abort(message: bytes) -> None:
     if not _handlers:
         return  # no thread is guarded, so the process ends
@@ -46,9 +87,12 @@ def _on_abort(message: bytes) -> None:
     # are called.
     handler_of_thread = _handlers.get(threading.get_ident())
     handlers = [handler_of_thread] if handler_of_thread else list(_handlers.values())
+    if handler_of_thread is None:
+        _lost_backends.append(message.decode(errors="replace"))
     for handler in handlers:
         handler(message.decode(errors="replace"))
     threading.Event().wait()
 
 
 _callback = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(_on_abort)
+_terminate_callback = ctypes.CFUNCTYPE(None)(_on_terminate)

@@ -1,42 +1,117 @@
-"""The GPUs that llama.cpp can use."""
+"""The GPUs that llama.cpp can use, and the choice among them.
+
+llama.cpp numbers its devices differently: it leaves out integrated GPUs if there is a discrete one.
+Therefore the chosen devices are passed to it (``llama_model_params.devices``) instead of numbers.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
 from attrs import frozen
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.llama.runtime.library import lib
 
-_GPU_TYPES = (1, 2)
+_DISCRETE = 1
+_INTEGRATED = 2
 """ggml's device types for a GPU with its own memory and for an integrated GPU."""
 
 
 @frozen
 class Gpu:
-    """A GPU: llama.cpp's name of it, such as ``CUDA0``, and its free memory in bytes."""
+    """A GPU.
+
+    Attributes:
+        name: llama.cpp's name of it, such as ``CUDA0``.
+        free_bytes: its free memory.
+        handle: ggml's ``ggml_backend_dev_t``.
+        is_integrated: whether it shares the memory of the machine.
+        device_id: its PCI id; "" if unknown. Two backends can offer the same GPU.
+    """
 
     name: str
     free_bytes: int
+    handle: int
+    is_integrated: bool = False
+    device_id: str = ""
 
 
-def gpus() -> Iterator[Gpu]:
-    """Yield each GPU, in the order of the numbers that `main_gpu` and `devices` mean."""
-    library = lib._lib
-    for function in ("ggml_backend_dev_get", "ggml_backend_dev_name"):
-        getattr(library, function).restype = ctypes.c_void_p
+class _DeviceProperties(ctypes.Structure):
+    """ggml's ``ggml_backend_dev_props``, with room for capabilities that later versions add."""
+
+    _fields_: ClassVar = [
+        ("name", ctypes.c_char_p),
+        ("description", ctypes.c_char_p),
+        ("memory_free", ctypes.c_size_t),
+        ("memory_total", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("device_id", ctypes.c_char_p),
+        ("capabilities", ctypes.c_char * 256),
+    ]
+
+
+def gpus() -> list[Gpu]:
+    """Return the GPUs in the order of the numbers that `main_gpu` and `devices` mean.
+
+    Discrete GPUs come before integrated ones. A GPU that several backends offer is listed once.
+    """
+    listed: dict[str, Gpu] = {}
+    for gpu in sorted(_offered_gpus(), key=lambda gpu: gpu.is_integrated):
+        listed.setdefault(gpu.device_id or gpu.name, gpu)
+    return list(listed.values())
+
+
+def _offered_gpus() -> Iterator[Gpu]:
+    """Yield the GPUs that the backends offer, in the order of ggml."""
+    library: Any = lib._lib
+    library.ggml_backend_dev_get.restype = ctypes.c_void_p
     library.ggml_backend_dev_count.restype = ctypes.c_size_t
     for index in range(library.ggml_backend_dev_count()):
-        device = ctypes.c_void_p(library.ggml_backend_dev_get(ctypes.c_size_t(index)))
-        if library.ggml_backend_dev_type(device) not in _GPU_TYPES:
+        handle = library.ggml_backend_dev_get(ctypes.c_size_t(index))
+        device = ctypes.c_void_p(handle)
+        device_type = library.ggml_backend_dev_type(device)
+        if device_type not in (_DISCRETE, _INTEGRATED):
             continue
-        free = ctypes.c_size_t()
-        total = ctypes.c_size_t()
-        library.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
-        name = ctypes.string_at(library.ggml_backend_dev_name(device)).decode(errors="replace")
-        yield Gpu(name, free.value)
+        properties = _DeviceProperties()
+        library.ggml_backend_dev_get_props(device, ctypes.byref(properties))
+        yield Gpu(
+            name=properties.name.decode(errors="replace"),
+            free_bytes=properties.memory_free,
+            handle=handle,
+            is_integrated=device_type == _INTEGRATED,
+            device_id=(properties.device_id or b"").decode(errors="replace"),
+        )
+
+
+def select_gpus(n_gpu_layers: int | None, main_gpu: int | None) -> list[Gpu]:
+    """Return the GPUs for a model: by default the discrete ones, or else the integrated ones.
+
+    Args:
+        n_gpu_layers: as in `ModelOptions`; without layers on a GPU, no GPU is selected.
+        main_gpu: the number of the only GPU to select; None for the default.
+
+    Raises:
+        InvalidRequestError: `main_gpu` is not the number of a GPU.
+    """
+    if n_gpu_layers == 0:
+        return []
+    if main_gpu is not None:
+        check_gpus("main_gpu", [main_gpu])
+        return [gpus()[main_gpu]]
+    listed = gpus()
+    return [gpu for gpu in listed if not gpu.is_integrated] or listed
+
+
+def device_array(selected: Sequence[Gpu]) -> ctypes.Array[ctypes.c_void_p]:
+    """Return the handles of GPUs as the array that llama.cpp expects, which ends with NULL.
+
+    With an empty array llama.cpp opens no device and computes everything on the CPU.
+    """
+    handles = [gpu.handle for gpu in selected]
+    return (ctypes.c_void_p * (len(handles) + 1))(*handles, None)
 
 
 def check_gpus(field: str, numbers: Sequence[int]) -> None:

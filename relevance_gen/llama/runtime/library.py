@@ -59,6 +59,7 @@ _callback = lib.llama_log_callback(_write)
 lib.llama_log_set(_callback, ctypes.c_void_p(0))
 lib.llama_backend_init()
 aborts.install(lib._lib)
+aborts.install_terminate()
 
 
 def last_errors() -> str:
