@@ -44,7 +44,7 @@ check: lint types contracts docs  ## Lint, type-check, check the import contract
 lint: $(VENV)/development
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/hadolint examples/deploy/Dockerfile
+	$(BIN)/hadolint examples/deploy/Dockerfile examples/deploy/Dockerfile.cuda
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 	$(BIN)/zizmor --offline --quiet .github/workflows
@@ -130,6 +130,7 @@ $(VENV)/library: $(VENV)/pip pyproject.toml
 $(VENV)/development: $(VENV)/library pyproject.toml
 	@.ci/quietly $(VENV)/development.log "Installing what tests, checks and docs need" \
 		$(BIN)/pip install --group test --group lint --group docs --group objects
+	@.ci/build_rpc $(VENV) > $(VENV)/rpc.log 2>&1 || echo "libggml-rpc.so was not built: tests on devices are skipped"
 	@touch $@
 
 # The adapters only search, so they need no extra.

@@ -75,6 +75,7 @@ class Encoder(SharedModel["Embedder"]):
         n_threads: CPU threads; by default the number of physical cores, reduced automatically when
             fewer threads are faster; one for a model smaller than 8 MiB.
         n_gpu_layers: layers on the GPU, -1 for all; by default all if there is a GPU.
+        main_gpu: number of the only GPU to use, from 0; by default all discrete GPUs are used.
         query_prefix: the prefix of queries, such as ``"query: "``; by default that of the model, if
             its name is known.
         passage_prefix: the prefix of passages; the same default.
@@ -99,10 +100,16 @@ class Encoder(SharedModel["Embedder"]):
         n_ctx: int | None = None,
         n_threads: int | None = None,
         n_gpu_layers: int | None = None,
+        main_gpu: int | None = None,
         query_prefix: str | None = None,
         passage_prefix: str | None = None,
     ) -> None:
-        options = ModelOptions(n_ctx=n_ctx, n_threads=n_threads, n_gpu_layers=n_gpu_layers)
+        options = ModelOptions(
+            n_ctx=n_ctx,
+            n_threads=n_threads,
+            n_gpu_layers=n_gpu_layers,
+            main_gpu=main_gpu,
+        )
         known = Prefixes()
         if isinstance(model, str | os.PathLike):
             known = known_prefixes("/".join(Path(model).parts[-2:]))

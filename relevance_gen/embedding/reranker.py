@@ -47,7 +47,7 @@ class Reranker(SharedModel["CrossEncoder"]):
             its score is that of its best passage; a query is truncated to half of `n_ctx`. By
             default 1,024, or the model's training length if that is less. Memory grows with its
             square.
-        n_threads, n_gpu_layers: see `Encoder`.
+        n_threads, n_gpu_layers, main_gpu: see `Encoder`.
         template: the prompt of a generative reranker, with ``{query}`` and ``{document}``, which
             ends where the model must answer yes or no; by default that of the file, or that of
             Qwen3-Reranker for this model.
@@ -66,10 +66,16 @@ class Reranker(SharedModel["CrossEncoder"]):
         n_ctx: int | None = None,
         n_threads: int | None = None,
         n_gpu_layers: int | None = None,
+        main_gpu: int | None = None,
         template: str | None = None,
         answers: Sequence[str] = ("yes", "no"),
     ) -> None:
-        options = ModelOptions(n_ctx=n_ctx, n_threads=n_threads, n_gpu_layers=n_gpu_layers)
+        options = ModelOptions(
+            n_ctx=n_ctx,
+            n_threads=n_threads,
+            n_gpu_layers=n_gpu_layers,
+            main_gpu=main_gpu,
+        )
         has_fields = (
             isinstance(template, str) and "{query}" in template and "{document}" in template
         )

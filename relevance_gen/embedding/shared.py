@@ -46,6 +46,7 @@ class SharedModel(Generic[Model]):
             n_ctx=options.n_ctx,
             n_threads=options.n_threads,
             n_gpu_layers=options.n_gpu_layers,
+            main_gpu=options.main_gpu,
             **own,
         )
         self._path = model_file.resolve(model)

@@ -60,7 +60,8 @@ class ModelOptions:
         "layers on the GPU, -1 for all; by default all if there is a GPU", integer(-1)
     )
     main_gpu: int | None = _option(
-        "number of the only GPU to use, from 0; by default a model is distributed over all GPUs",
+        "number of the only GPU to use, from 0; by default a model is distributed over all "
+        "discrete GPUs, or the integrated GPU if there is no other",
         integer(0),
     )
     flash_attention: bool | None = _option(

@@ -103,7 +103,7 @@ class Weights:
 
 
 def _check_backends() -> None:
-    """Raise a `ModelLoadError` if a GPU was lost in this process: loading a model there can hang."""
+    """Raise a `ModelLoadError` if a GPU was lost in this process, where loading can hang."""
     reason = lost_backend()
     if reason is not None:
         raise ModelLoadError(

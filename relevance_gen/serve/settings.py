@@ -112,6 +112,12 @@ def _pairs(text: str, value: str, allowed: str) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
+def _device_numbers(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"[0-9]{1,3}(,[0-9]{1,3})*", text):
+        raise ValueError("numbers of GPUs, separated by commas, such as 0,1")
+    return tuple(map(int, text.split(",")))
+
+
 def _rate(text: str) -> str:
     rate = r"[1-9][0-9]{0,8}/([1-9][0-9]{0,4})?(second|minute|hour|day)"
     if text != "off" and not re.fullmatch(rate, text):
@@ -308,6 +314,12 @@ class Settings:
         None,
         "runners in the cluster (default: one for each GPU, and for each node without GPU)",
         integer(1),
+    )
+    devices: tuple[int, ...] = _generation(
+        (),
+        "numbers of GPUs, such as 0,1: each holds a copy of the model and serves requests of one "
+        "queue (default: one copy on all GPUs); not with --cluster, whose runners have a GPU each",
+        parse=_device_numbers,
     )
     model_options: ModelOptions = field(
         factory=ModelOptions, kw_only=True, metadata={"group": "Generation"}

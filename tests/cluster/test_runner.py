@@ -17,7 +17,7 @@ import pytest
 
 from relevance_gen import InvalidRequestError, Runner
 from relevance_gen.cluster import ClusterRunner, actors
-from relevance_gen.cluster.generation.worker import ClusterWorker, RunnerSpec
+from relevance_gen.cluster.generation.worker import ClusterWorker, RunnerSpec, limit_devices
 from relevance_gen.errors import ClusterError, GenerationError, ModelLoadError, OverloadedError
 from relevance_gen.generation.queue import request_queue
 from relevance_gen.generation.queue.request_queue import RequestQueue
@@ -316,3 +316,21 @@ def test_chat_turn_goes_to_runner_with_earlier_turns(
     with ClusterRunner(TINY, n_runners=2, **options) as runner, ThreadPoolExecutor(3) as threads:
         reported = list(threads.map(lambda number: tokens_of(runner, number), range(3)))
     assert all(n_computed <= 1.1 * n_once for n_computed, n_once in reported), reported
+
+
+@pytest.mark.parametrize(
+    ("gpu_ids", "set_before", "expected"),
+    [([0, 2], None, "0,2"), ([1], "3", "3"), ([], None, None)],
+)
+def test_devices_of_a_runner_are_those_that_ray_assigned(
+    gpu_ids: list[int],
+    set_before: str | None,
+    expected: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A Vulkan build sees the assigned GPUs, unless the variable is set already."""
+    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", set_before or "")
+    if set_before is None:
+        monkeypatch.delenv("GGML_VK_VISIBLE_DEVICES")
+    limit_devices(gpu_ids)
+    assert os.environ.get("GGML_VK_VISIBLE_DEVICES") == expected

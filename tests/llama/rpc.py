@@ -1,4 +1,4 @@
-"""Devices for tests: a second process lends its CPU to llama.cpp's RPC backend, as one or more GPUs.
+"""Devices for tests: a second process lends its CPU to llama.cpp's RPC backend, as GPUs.
 
 Run as a script, it serves the devices: ``rpc.py PORT N_DEVICES MAX_BYTES`` (0: without a limit).
 """
@@ -55,7 +55,7 @@ lib._lib.ggml_backend_register(
     rpc.ggml_backend_rpc_add_server(endpoint) if endpoint else rpc.ggml_backend_rpc_reg()
 )
 """
-"""Registers the devices of the endpoint in the first argument; without one, only the backend."""
+"""Registers the devices of the endpoint in the first argument, or only the backend if it is empty."""
 
 
 @frozen
@@ -71,12 +71,12 @@ class DeviceServer:
     endpoint: str
 
     def run(self, code: str) -> str:
-        """Run code after `PRELUDE` in a process of its own, and return what it prints."""
+        """Run code after `PRELUDE` in a process of its own, and return its output."""
         return run_with_devices(self.endpoint, code, str(self.process.pid))
 
 
 def run_with_devices(endpoint: str, code: str, *arguments: str) -> str:
-    """Run code after `PRELUDE` in a process of its own, and return what it prints."""
+    """Run code after `PRELUDE` in a process of its own, and return its output."""
     completed = subprocess.run(
         [sys.executable, "-c", PRELUDE + code, endpoint, *arguments],
         cwd=ROOT,

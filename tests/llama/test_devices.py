@@ -1,4 +1,4 @@
-"""Models on GPUs: the choice of devices, and generation on one and two devices of llama.cpp's RPC backend."""
+"""Models on GPUs: the choice of devices, and generation on devices of llama.cpp's RPC backend."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_discrete_gpus_precede_integrated_ones(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_integrated_gpu_is_used_without_a_discrete_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If there is no discrete GPU, the integrated ones are used."""
+    """Without a discrete GPU the integrated GPUs are used."""
     offer(monkeypatch, INTEGRATED)
     assert select_gpus(None, None) == [INTEGRATED]
 
@@ -64,7 +64,7 @@ def test_gpu_of_two_backends_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_no_layers_select_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With n_gpu_layers=0 no GPU is selected, whatever `main_gpu` is."""
+    """With n_gpu_layers=0 no GPU is selected, for any `main_gpu`."""
     offer(monkeypatch, CARD)
     assert select_gpus(0, 99) == []
     assert list(device_array([])) == [None]
@@ -104,7 +104,7 @@ def results_of(printed: str) -> Any:
 
 @needs_rpc
 def test_properties_of_devices_are_read(two_devices: DeviceServer) -> None:
-    """llama.cpp's names and the free memory are those that ggml reports by its other function."""
+    """Names and free memory of the devices equal the values of ggml's other functions."""
     code = """
 import json
 listed = []
@@ -121,7 +121,7 @@ print(json.dumps(listed))
 
 @needs_rpc
 def test_model_uses_the_selected_devices(two_devices: DeviceServer) -> None:
-    """The keys and values of a model are on all devices by default, on one with `main_gpu`, on none with no layers."""
+    """The keys and values of a model are on all devices by default, on a single device with `main_gpu`, and on the CPU without layers."""
     code = """
 logging.basicConfig(level=logging.DEBUG, stream=sys.stdout, format="%(message)s")
 for options in ({}, {"main_gpu": 1}, {"n_gpu_layers": 0}):
@@ -243,7 +243,7 @@ os._exit(0)
 
 @needs_rpc
 def test_device_memory_is_freed_after_each_model() -> None:
-    """After ten loads and generations the device process holds as much memory as after five."""
+    """After ten loads and generations the memory of the device process equals that after five, within 8 MiB."""
     code = f"""{GENERATE}
 def device_bytes():
     pages = open(f"/proc/{{sys.argv[2]}}/statm").read().split()[1]

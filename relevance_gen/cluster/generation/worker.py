@@ -57,6 +57,16 @@ class LoadedModel:
     description: str
 
 
+def limit_devices(gpu_ids: Sequence[int | str]) -> None:
+    """Limit llama.cpp to the GPUs that Ray assigned to this process, before it is loaded.
+
+    Ray sets the variables of the vendors. A Vulkan build reads its own variable, whose numbers are
+    those of Vulkan.
+    """
+    if gpu_ids:
+        os.environ.setdefault("GGML_VK_VISIBLE_DEVICES", ",".join(map(str, gpu_ids)))
+
+
 class RunnerActor(Actor):
     """A model with its worker in a process of its own.
 
@@ -70,6 +80,7 @@ class RunnerActor(Actor):
     def __init__(
         self, load: Load[LanguageModel], prefix_cache_bytes: int, description: str, is_shared: bool
     ) -> None:
+        limit_devices(ray.get_gpu_ids())
         self._description = description
         self._mailbox = Mailbox()
         self._worker = Worker(self._mailbox, load, prefix_cache_bytes)

@@ -91,7 +91,9 @@ def load_backend(settings: Settings, model: NamedModel) -> Backend:
     if settings.cluster is None:
         from relevance_gen.generation.runner import Runner
 
-        return Runner(model.file, **options)
+        return Runner(model.file, devices=settings.devices or None, **options)
+    if settings.devices:
+        raise InvalidRequestError("cannot be used with --cluster", "--devices")
     from relevance_gen.cluster import ClusterRunner
 
     # Servers with the same model share its runners by this name.
