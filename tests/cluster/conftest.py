@@ -17,6 +17,7 @@ os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 pytest.importorskip("ray", reason="the extra cluster is not installed")
 
 from relevance_gen.cluster import connection
+from relevance_gen.cluster.search import pool
 
 NODE: dict[str, Any] = {
     "num_cpus": 1,  # for each, Ray starts a process in advance
@@ -24,6 +25,14 @@ NODE: dict[str, Any] = {
     "node_ip_address": "127.0.0.1",
     "include_log_monitor": False,
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _divide_small_indexes() -> Iterator[None]:
+    """Divide the shards of small indexes among all searchers, as those of large indexes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "MIN_SEARCHER_TOKENS", 1)
+        yield
 
 
 @pytest.fixture(scope="session")

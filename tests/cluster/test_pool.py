@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relevance_gen.cluster.search import pool as pool_module
 from relevance_gen.cluster.search.pool import (
     LatencyTracker,
     SearcherHandle,
@@ -49,7 +50,7 @@ def shards_of(sizes: list[int]) -> list[ShardRecord]:
 def test_orders_are_complete_and_bounded(sizes: list[int], n_searchers: int) -> None:
     """Each order has every searcher once, and no first searcher has much more than its share."""
     pool, shards = pool_of(n_searchers), shards_of(sizes)
-    orders = pool.orders(shards)
+    orders = pool.orders(shards, "pets")
     for order in orders.values():
         assert sorted(one.name for one in order) == sorted(pool._searchers)
     weights = {shard.file.name: shard.n_tokens + 1 for shard in shards}
@@ -61,22 +62,41 @@ def test_orders_are_complete_and_bounded(sizes: list[int], n_searchers: int) -> 
 def test_equal_shards_are_distributed_evenly() -> None:
     """With shards of one size, each searcher is first for the same number of shards."""
     for n_searchers in (1, 3, 16):
-        groups = group_by_searcher(pool_of(n_searchers).orders(shards_of([100] * n_searchers)), 0)
+        groups = group_by_searcher(
+            pool_of(n_searchers).orders(shards_of([100] * n_searchers), "pets"), 0
+        )
         assert [len(names) for names in groups.values()] == [1] * n_searchers
 
 
 def test_leaving_searcher_moves_few_shards() -> None:
     """After the loss of a searcher, most shards keep their first searcher."""
     shards = shards_of([100] * 100)
-    before, after = pool_of(10).orders(shards), pool_of(9).orders(shards)
+    before, after = pool_of(10).orders(shards, "pets"), pool_of(9).orders(shards, "pets")
     n_moved = sum(before[name][0].name != after[name][0].name for name in before)
     assert n_moved <= 30
+
+
+def test_small_index_is_searched_by_one_searcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards of few tokens have one first and one second searcher, other ones for other indexes; larger shards more."""
+    monkeypatch.setattr(pool_module, "MIN_SEARCHER_TOKENS", 1000)
+    pool = pool_of(8)
+    small = shards_of([100] * 15)
+    firsts = set()
+    for index_ord in range(100):
+        orders = pool.orders(small, f"index {index_ord}")
+        assert len({order[0].name for order in orders.values()}) == 1
+        assert len({order[1].name for order in orders.values()}) == 1
+        assert all(len(set(order)) == 8 for order in orders.values())
+        firsts |= {order[0].name for order in orders.values()}
+    assert len(firsts) == 8
+    orders = pool.orders(shards_of([100] * 45), "pets")
+    assert len({order[0].name for order in orders.values()}) == 4
 
 
 def test_orders_without_searchers_raises() -> None:
     """Without a searcher, shards cannot be searched."""
     with pytest.raises(ClusterError, match="no node of the cluster"):
-        pool_of(0).orders(shards_of([1]))
+        pool_of(0).orders(shards_of([1]), "pets")
 
 
 def test_avoided_searchers_come_last() -> None:

@@ -41,6 +41,9 @@ from relevance_gen.shards.manifest import ShardRecord
 
 _log = logging.getLogger(__name__)
 
+MIN_SEARCHER_TOKENS: Final = 8 << 20
+"""Size of the shards of an index from which a further searcher searches a part of them: with
+smaller parts, the messages take more processor time than the search."""
 _ROUND_TIMEOUT_S: Final = 60.0
 """Time limit for the responses to one request."""
 _FIRST_DURATION_S: Final = 0.3
@@ -150,29 +153,40 @@ class SearcherPool:
         with self._lock:
             return hash(frozenset(self._searchers))
 
-    def orders(self, shards: Sequence[ShardRecord]) -> dict[str, list[SearcherHandle]]:
+    def orders(
+        self, shards: Sequence[ShardRecord], index_id: str
+    ) -> dict[str, list[SearcherHandle]]:
         """Return the order in which searchers are asked for each shard, by the name of its file.
+
+        The first searchers of all shards together are as few as have `MIN_SEARCHER_TOKENS` each.
+
+        Args:
+            shards: the shards of a version of an index.
+            index_id: the id of the index; different indexes have different first searchers.
 
         Raises:
             ClusterError: there is no searcher.
         """
-        searchers = self.searchers
+        searchers = sorted(self.searchers, key=lambda searcher: _score(searcher.name, index_id))
         if not searchers:
             raise ClusterError("no node of the cluster can run a searcher")
         total = sum(_weight(shard) for shard in shards)
         largest = max((_weight(shard) for shard in shards), default=0)
-        limit = max(total / len(searchers), largest)
-        loads = dict.fromkeys([searcher.name for searcher in searchers], 0)
+        n_first = min(max(total // MIN_SEARCHER_TOKENS, 1), len(searchers))
+        primary, others = searchers[:n_first], searchers[n_first:]
+        limit = max(total / n_first, largest)
+        loads = dict.fromkeys([searcher.name for searcher in primary], 0)
         orders = {}
         by_name = sorted(shards, key=lambda shard: shard.file.name)
         for shard in sorted(by_name, key=_weight, reverse=True):
             name, weight = shard.file.name, _weight(shard)
-            ranked = sorted(searchers, key=lambda searcher: _score(searcher.name, name))
+            ranked = sorted(primary, key=lambda searcher: _score(searcher.name, name))
             fitting = [searcher for searcher in ranked if loads[searcher.name] + weight <= limit]
             least_loaded = min(ranked, key=lambda searcher: loads[searcher.name])
             first = fitting[0] if fitting else least_loaded
             loads[first.name] += weight
-            orders[name] = [first, *(searcher for searcher in ranked if searcher is not first)]
+            remaining = [searcher for searcher in ranked if searcher is not first]
+            orders[name] = [first, *remaining, *others]
         return orders
 
     def ask(
@@ -282,7 +296,9 @@ class SearcherPool:
     def by_preference(self, searchers: Sequence[SearcherHandle]) -> list[SearcherHandle]:
         """Return searchers in the same order, but avoided searchers last; see `avoid`."""
         now_s = time.monotonic()
-        avoided = self._avoided_until_s
+        avoided = self._avoided_until_s.copy()
+        if all(until_s <= now_s for until_s in avoided.values()):
+            return list(searchers)
         return sorted(searchers, key=lambda searcher: avoided.get(searcher.name, 0.0) > now_s)
 
     def avoid(self, searcher: SearcherHandle, duration_s: float) -> None:
@@ -440,6 +456,7 @@ class _Round:
         """
         begun_s = time.monotonic()
         hedge_s = begun_s + self._pool.latency.hedge_delay_s
+        is_hedged = False
         self._send(self._unanswered)
         while self._unanswered:
             now_s = time.monotonic()
@@ -447,13 +464,17 @@ class _Round:
                 raise self._timeout()
             if now_s >= hedge_s:
                 self._hedge()
+                is_hedged = True
                 hedge_s = now_s + _HEDGE_INTERVAL_S
             if not self._attempts:
                 time.sleep(_RETRY_DELAY_S)
                 self._send(self._unanswered)
                 continue
             timeout_s = max(0.0, hedge_s - time.monotonic())
-            ready, _ = ray.wait(list(self._attempts), timeout=timeout_s)
+            # Waiting for all responses at once takes less processor time; after the first hedge
+            # delay, a searcher that hangs must not delay the others.
+            n_awaited = 1 if is_hedged else len(self._attempts)
+            ready, _ = ray.wait(list(self._attempts), num_returns=n_awaited, timeout=timeout_s)
             for reference in ready:
                 self._receive(self._attempts.pop(reference))
         self._pool.latency.add(time.monotonic() - begun_s)

@@ -90,7 +90,7 @@ class RemoteSegments:
             else:
                 self._shards.append(shard)
         self._generation = pool.generation
-        self.orders = pool.orders(version.shards)
+        self.orders = pool.orders(version.shards, version.index_id)
         self.rankings = ranking_cache()
         self._terms: LruCache[TermMatch] = LruCache(
             _TERM_CACHE_BYTES, lambda term_match: term_match.match.nbytes
