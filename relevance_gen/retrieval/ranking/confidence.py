@@ -15,9 +15,10 @@ these. A weighting without windows uses the best score as coverage.
 The second line is a scale and changes no order. At ½, queries written for the collection and
 queries written for other collections are equally likely, if all else is equal; h is that middle,
 and a is its steepness. Both are fitted to the scores of ``pivoted`` on ten public collections, each
-searched with at most 80 queries of each other collection; ``bench.answerable --fit`` uses more
-queries and comes close. That the right collection lacks the answer is much harder to detect than
-that it is the wrong collection. Source: the formula is ours, measured in docs/measurements.md.
+searched with at most 80 queries of each other collection; a fit to more kinds of collections gave
+nearly the same, and ``bench.answerable --fit``, which uses more queries, comes close. That the
+right collection lacks the answer is much harder to detect than that it is the wrong collection.
+Source: the formula is ours, measured in docs/measurements.md.
 """
 
 from __future__ import annotations
