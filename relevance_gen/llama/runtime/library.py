@@ -1,4 +1,4 @@
-"""The loaded library; this is the only module that imports it.
+"""The loaded library.
 
 It forwards llama.cpp's log and aborts to Python.
 """
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from relevance_gen.errors import ModelLoadError, to_install
 from relevance_gen.llama.runtime import aborts
 from relevance_gen.llama.runtime.openmp import limit_spin_wait
+from relevance_gen.llama.runtime.prebuilt import load_backends, load_bindings
 
 try:
     with limit_spin_wait():
-        import llama_cpp.llama_cpp as lib
+        lib = load_bindings()
 except ModuleNotFoundError as missing:
     raise ModelLoadError(
         f"generation needs a package that is not installed ({missing.name}): "
@@ -57,6 +58,7 @@ def _write(level: int, text: bytes, _: Any) -> None:
 
 _callback = lib.llama_log_callback(_write)
 lib.llama_log_set(_callback, ctypes.c_void_p(0))
+load_backends(lib)
 lib.llama_backend_init()
 aborts.install(lib._lib)
 aborts.install_terminate()
