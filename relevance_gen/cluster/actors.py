@@ -12,6 +12,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import relevance_gen
+from relevance_gen.cluster.connection import check_connected
 from relevance_gen.errors import ClusterError, TimedOutError
 
 START_S: Final = 600.0
@@ -93,8 +94,8 @@ def get(refs: Any, timeout_s: float | None = None) -> Any:
         raise TimedOutError(f"the cluster did not answer within {timeout_s:g} seconds") from None
 
 
-def wait_for(handle: Any, answer: Any) -> None:
-    """Wait for a response of a started actor as long as the actor responds to pings.
+def get_from(handle: Any, answer: Any) -> Any:
+    """Wait for a response of a started actor as long as it responds to pings; return it as `get`.
 
     The time without a response is counted in completed waits, so that a pause of this process is
     not counted.
@@ -105,20 +106,18 @@ def wait_for(handle: Any, answer: Any) -> None:
 
     Raises:
         SilentError: a ping was not answered for `SILENT_S` seconds.
+        ClusterError: the connection to the cluster was closed meanwhile.
+        Exception: the exception that the actor raised.
     """
     wait_s = SILENT_S / _N_WAITS
     while not ray.wait([answer], timeout=wait_s, fetch_local=False)[0]:
+        check_connected()
         ping = handle.ping.remote()
         for _ in range(_N_WAITS):
             if ray.wait([answer, ping], timeout=wait_s, fetch_local=False)[0]:
                 break
         else:
             raise SilentError(f"a process of the cluster has not answered for {SILENT_S:g} seconds")
-
-
-def get_from(handle: Any, answer: Any) -> Any:
-    """Wait for a response as `wait_for` does, and return it as `get` does."""
-    wait_for(handle, answer)
     return get(answer)
 
 

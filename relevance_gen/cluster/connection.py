@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import ray
+from ray._private import auto_init_hook
 
 from relevance_gen.errors import ClusterError, InvalidRequestError
 
@@ -36,6 +37,9 @@ def connect(address: str | None) -> None:
     if address is not None and (not isinstance(address, str) or not address or "://" in address):
         allowed = '"auto", "local" or the HOST:PORT of a cluster\'s head'
         raise InvalidRequestError.must_be("address", allowed, address)
+    # Otherwise a call of Ray in another thread after `ray.shutdown` would start a cluster. Ray's
+    # variable RAY_ENABLE_AUTO_CONNECT is read only when Ray is imported.
+    auto_init_hook.enable_auto_connect = False
     with _connecting:
         if not ray.is_initialized():
             _join(address)
@@ -113,6 +117,12 @@ def _is_same(joined: str, address: str) -> bool:
     own_host = ray.util.get_node_ip_address()
     is_local = host in _LOCAL_HOSTS and joined_host in {own_host, *_LOCAL_HOSTS}
     return joined_port == port and (joined_host == host or is_local)
+
+
+def check_connected() -> None:
+    """Raise a `ClusterError` if this process is in no cluster, for example after `ray.shutdown`."""
+    if not ray.is_initialized():
+        raise ClusterError("the connection to the cluster was closed")
 
 
 def check_name(name: object) -> None:

@@ -15,6 +15,7 @@ from relevance_gen import Chunk, ChunkIndex, InvalidRequestError
 from relevance_gen.cluster import ClusterIndex
 from relevance_gen.cluster.placing import Node
 from relevance_gen.cluster.search import index as cluster_index
+from relevance_gen.cluster.search.pool import SearcherPool
 from relevance_gen.errors import ClusterError, IndexFormatError
 from relevance_gen.shards.sharded_index import ShardedIndex
 from tests import strategies
@@ -132,6 +133,42 @@ def test_replace_in_a_cluster_is_one_version(cluster: Any) -> None:
         assert ours._refresh().version.number == number + 1
         assert list(ours) == list(one)
         assert results_of(ours, "cat") == results_of(one, "cat")
+
+
+def test_number_of_requests_of_a_search(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known words take one request to the searchers, new words two, a misspelled word three; so the docs say."""
+    n_requests = 0
+    ask = SearcherPool.ask
+
+    def count(*args: Any) -> Any:
+        nonlocal n_requests
+        n_requests += 1
+        return ask(*args)
+
+    def requests_of(query: str) -> int:
+        nonlocal n_requests
+        n_requests = 0
+        assert ours.search(query) == one.search(query)
+        return n_requests
+
+    chunks = texts(60, seed=4)
+    one = ChunkIndex(chunks)
+    with ClusterIndex(chunks, n_shards=3) as ours:
+        monkeypatch.setattr(SearcherPool, "ask", count)
+        reported = {
+            "first": requests_of("cats"),
+            "new words": requests_of("running dogs"),
+            "known words": requests_of("dogs running"),
+            "misspelled": requests_of("conections"),
+            "misspelled again": requests_of("conections cats"),
+        }
+    assert reported == {
+        "first": 4,
+        "new words": 2,
+        "known words": 1,
+        "misspelled": 3,
+        "misspelled again": 2,
+    }
 
 
 def test_cosine_weighting_equals_a_chunk_index(cluster: Any) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, Unpack
 
 from relevance_gen.checks import check_integer, model_source
-from relevance_gen.cluster.connection import check_name, connect
+from relevance_gen.cluster.connection import check_connected, check_name, connect
 from relevance_gen.cluster.generation.worker import ClusterWorker, RunnerSpec
 from relevance_gen.cluster.placing import Node, least_loaded, living_nodes
 from relevance_gen.errors import ClusterError
@@ -146,8 +146,10 @@ class ClusterRunner(Runner):
         None means that the worker is not needed: its node has left, and there are other workers.
 
         Raises:
-            ClusterError: runners died repeatedly while they started, and none was ever ready.
+            ClusterError: runners died repeatedly while they started, and none was ever ready; or
+                the connection to the cluster was closed.
         """
+        check_connected()
         workers = self._workers
         if any(other.state is ThreadState.READY for other in workers):
             self._was_ready = True

@@ -18,7 +18,7 @@ from attrs import evolve, frozen
 from ray.exceptions import RayActorError
 
 from relevance_gen.cluster.actors import START_S, Actor, SilentError, check, get_from, start
-from relevance_gen.cluster.connection import NAMESPACE
+from relevance_gen.cluster.connection import NAMESPACE, check_connected
 from relevance_gen.cluster.generation.mailbox import Delivery, Mailbox
 from relevance_gen.cluster.placing import Node
 from relevance_gen.errors import ClusterError, GenerationError
@@ -202,8 +202,13 @@ class ClusterWorker(Worker):
             ) from None
         except RayActorError:
             raise GenerationError(f"a runner on node {self.node_id} died") from None
+        except (Exception, SystemExit):  # what Ray raises during and after its shutdown
+            check_connected()
+            raise
         finally:
-            if self._shared_name is None:
+            if not ray.is_initialized():  # the actor has ended, or ends when it is unused
+                pass
+            elif self._shared_name is None:
                 ray.kill(self._actor)
             else:
                 self._actor.exchange.remote(self._client, (), list(self._forwarded), 0.0)
@@ -255,6 +260,7 @@ class ClusterWorker(Worker):
 
         Returns the runner's capacity for further requests.
         """
+        check_connected()
         cancelled = [self._cancelled.popleft() for _ in range(len(self._cancelled))]
         self._forwarded.difference_update(cancelled)
         # With no request and free capacity, `take` waits instead.

@@ -19,7 +19,7 @@ from attrs import evolve, frozen
 
 from relevance_gen.arrays import Offsets
 from relevance_gen.checks import check_integer
-from relevance_gen.cluster.connection import check_name, connect
+from relevance_gen.cluster.connection import check_connected, check_name, connect
 from relevance_gen.cluster.placing import living_nodes, optional_count
 from relevance_gen.cluster.search import names
 from relevance_gen.cluster.search.names import NamedLocation
@@ -543,6 +543,7 @@ class ClusterIndex(MutableIndex):
         self._collection = None
         self._threads.shutdown(wait=False)
         with suppress(Exception):  # the cluster may be gone
+            check_connected()
             if self._name is not None:
                 names.unregister(self._name, self._location)
             if self._temporary is not None:
@@ -560,8 +561,7 @@ class ClusterIndex(MutableIndex):
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClusterError("this index was closed")
-        if not ray.is_initialized():
-            raise ClusterError("the connection to the cluster was closed")
+        check_connected()
         if self._pool.session != session_id():
             self._pool, self._collection = searcher_pool(), None
 

@@ -28,7 +28,7 @@ from ray.exceptions import (
 )
 
 from relevance_gen.cluster.actors import START_S, check_versions, start
-from relevance_gen.cluster.connection import NAMESPACE
+from relevance_gen.cluster.connection import NAMESPACE, check_connected
 from relevance_gen.cluster.placing import living_nodes
 from relevance_gen.cluster.search.searcher import (
     IDLE_TIMEOUT_S,
@@ -210,7 +210,7 @@ class SearcherPool:
             return _Round(self, group, orders, request).responses()
         except RelevanceGenError:
             raise
-        except (AttributeError, RaySystemError):  # what Ray raises after its shutdown
+        except (AttributeError, RaySystemError, SystemExit):  # what Ray raises after its shutdown
             self.check_connected()
             raise
 
@@ -459,6 +459,7 @@ class _Round:
         is_hedged = False
         self._send(self._unanswered)
         while self._unanswered:
+            check_connected()
             now_s = time.monotonic()
             if now_s > begun_s + _ROUND_TIMEOUT_S:
                 raise self._timeout()
