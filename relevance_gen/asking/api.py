@@ -15,7 +15,7 @@ from relevance_gen.asking.citations import StreamingAttributor
 from relevance_gen.asking.preparation import prepare
 from relevance_gen.asking.prompts import INSTRUCTIONS
 from relevance_gen.asking.selection import passage_of
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, did_you_mean
 from relevance_gen.generation.api import default_runner, refuse_fields_of_runner
 from relevance_gen.generation.queue.request import RequestFields
 from relevance_gen.generation.runner import Runner
@@ -171,10 +171,7 @@ def ask_stream(
     for name in (SearchOptions.__annotations__.keys() - {"spans"}) & fields.keys():
         search_options[name] = fields.pop(name)
     refuse_fields_of_runner(fields)
-    for name in fields.keys() & {"text", "num_samples"}:
-        raise InvalidRequestError(
-            "must not be given: a question has one prompt and one answer", name
-        )
+    _check_names(fields)
     checks.not_blank.check("question", question)
     if copy is not None:
         checks.flag.check("copy", copy)
@@ -288,6 +285,23 @@ def ask(*args: Any, **options: Any) -> Answer:  # noqa: D417 - those of ask_stre
     """
     with ask_stream(*args, **options) as stream:
         return stream.result()
+
+
+def _check_names(fields: Iterable[str]) -> None:
+    """Raise an error for a name that is no option of `ask`."""
+    names = [*inspect.signature(ask_stream).parameters, *RequestFields.__annotations__]
+    known = [name for name in names if name not in ("options", "text", "num_samples")]
+    for name in fields:
+        if name == "text":
+            remedy = (
+                "for a table whose texts are in another column, pass ChunkIndex(chunks, text=…)"
+            )
+            raise InvalidRequestError("must not be given", name, remedy=remedy)
+        if name == "num_samples":
+            raise InvalidRequestError("must not be given: a question has one answer", name)
+        if name not in known:
+            remedy = did_you_mean(name, known, f"the options are {', '.join(known)}")
+            raise InvalidRequestError("is not a known option", name, remedy=remedy)
 
 
 def _check(

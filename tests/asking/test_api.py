@@ -477,6 +477,25 @@ def test_ask_with_path_names_folder_index(folder):
         ask("Who?", folder)
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("top_m", "top_m is not a known option; did you mean top_n?"),
+        ("min_relative_scores", "did you mean min_relative_score?"),
+        ("max_token", "did you mean max_tokens?"),
+        ("zzzzzzzz", "the options are question, chunks, .*where.*temperature"),
+        ("text", r"pass ChunkIndex\(chunks, text=…\)"),
+        ("num_samples", "a question has one answer"),
+        ("spans", "spans is not a known option"),
+    ],
+)
+def test_ask_with_unknown_option_suggests_a_known_one(option, message):
+    """The options are those of `ask`, of a search and of a generation."""
+    with pytest.raises(InvalidRequestError, match=message) as caught:
+        ask("Who?", CHUNKS, **{option: 1})
+    assert caught.value.field == option
+
+
 @pytest.mark.parametrize("question", ["", " ", None, ["Who?"]])
 def test_ask_with_invalid_question_raises(question):
     """A list or a blank string is rejected with the field name `question`."""
