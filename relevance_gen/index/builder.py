@@ -20,10 +20,12 @@ from relevance_gen.arrays import (
     Floats,
     Ids,
     Offsets,
+    find,
     find_all,
     inverse,
     starts_of,
     sum_by,
+    unique,
 )
 from relevance_gen.index import formulas
 from relevance_gen.index.array_layout import CHUNK_ATTRIBUTES
@@ -127,7 +129,7 @@ def build(
         english_margin[chunk_ords] += _english_margin(counts, chunk_ords.size)
         hashes[chunk_ords] += _sum_ids(tokens)
         n_occurrences[chunk_ords] += tokens.counts
-        numbers = tokens.find_numbers(counts.occurrence)
+        numbers = _find_all_terms(counts, tokens.number_ids())
         if block.is_last and not pieces:
             squares = np.square(saturate(counts.tf))
             number_squares = sum_by(counts.chunk[numbers], squares[numbers], chunk_ords.size)
@@ -272,6 +274,12 @@ def _blocks(
                 yield _Block(batch, [piece], is_last=False)
                 piece = next_piece
             yield _Block(batch, [piece])
+
+
+def _find_all_terms(counts: TermCounts, ids: Ids) -> Offsets:
+    """Return the rows of the counts of the terms with these ids, which ascend."""
+    rows, _ = find_all(buckets(counts.ids), unique(buckets(ids)))
+    return rows.compress(find(ids, counts.ids.take(rows)) >= 0)
 
 
 def _english_margin(

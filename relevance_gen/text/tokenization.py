@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.arrays import Bytes, Flags, Ids, Offsets, run_starts
+from relevance_gen.arrays import Bytes, Flags, Ids, Offsets, find_all, run_starts, unique
 from relevance_gen.text.normalization import fold
 from relevance_gen.text.scripts import (
     FIRST_NGRAM_LEAD,
@@ -61,6 +61,7 @@ class Occurrences:
         length: bytes of each occurrence, shape (T,).
         ids: id of each occurrence's term, shape (T,).
         counts: number of occurrences of each text, shape (n,).
+        digits: offsets of the digits in `folded`, ascending.
     """
 
     folded: bytes
@@ -68,6 +69,7 @@ class Occurrences:
     length: Offsets
     ids: Ids
     counts: Offsets
+    digits: Offsets
 
     def decode_term(self, occurrence: int) -> str:
         """Return the folded spelling of the occurrence at an index, cut to `MAX_SPELLING_BYTES`."""
@@ -75,22 +77,18 @@ class Occurrences:
         n_bytes = min(int(self.length[occurrence]), MAX_SPELLING_BYTES)
         return self.folded[start : start + n_bytes].decode("utf-8", "replace")
 
-    def find_numbers(self, occurrences: Offsets) -> Offsets:
-        """Return the indices among `occurrences` of the words for which `is_number` is True."""
+    def number_ids(self) -> Ids:
+        """Return the distinct ids of the words for which `is_number` is True, ascending."""
+        occurrences, _ = find_all(self.start, self.digits)
         letters = np.frombuffer(self.folded, np.uint8)
-        start = self.start.take(occurrences)
-        rows: Offsets = (letters.take(start) <= _NINE).nonzero()[0]
-        if not rows.size:
-            return rows
-        start = start.take(rows)
-        length = self.length.take(occurrences.take(rows))
+        start, length = self.start.take(occurrences), self.length.take(occurrences)
         first, second = letters.take(start), letters.take(start + 1)
         is_year = (first == ord("1")) & (second == ord("9"))
         is_year |= (first == ord("2")) & (second == ord("0"))
         is_year &= length == _YEAR_DIGITS
         is_selected = letters.take(start + length - 1) <= _NINE
         is_selected &= ~is_year
-        return rows.compress(is_selected)
+        return unique(self.ids.take(occurrences.compress(is_selected)))
 
 
 @frozen(eq=False)
@@ -132,8 +130,9 @@ def tokenize(
     lowered = cased.lower()
     letters = np.frombuffer(lowered, np.uint8)
     # For each byte: whether it is part of a word, and whether an identifier is split there.
+    is_digit = (letters - np.uint8(ord("0"))) < 10
     is_word = _is_lower(letters)
-    is_word |= (letters - np.uint8(ord("0"))) < 10
+    is_word |= is_digit
     is_word |= letters >= 0x80  # letters and marks of other scripts
     is_ascii = folded.isascii()
     ngrams = None if is_ascii else _split_ngrams(letters, is_word)
@@ -153,7 +152,8 @@ def tokenize(
     # + 1, because `cased` begins with a line end.
     counts = np.diff(tokens.start.searchsorted(folded_texts.ends + 1), prepend=0)
     ids = hash_terms(lowered, tokens.start, tokens.length)
-    return Occurrences(lowered, tokens.start, tokens.length, ids, counts)
+    digits = is_digit.nonzero()[0]
+    return Occurrences(lowered, tokens.start, tokens.length, ids, counts, digits)
 
 
 def _word_slices(is_word: Flags) -> _Slices:
