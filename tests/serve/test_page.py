@@ -864,6 +864,91 @@ def test_page_uses_chat_api_with_chat_model(browser: Any) -> None:
         visit.close()
 
 
+def _answered_by(visit: Visit, bodies: list[dict[str, Any]]) -> str | None:
+    """Return the model that the last chat request names; lets the browser report requests first."""
+    visit.page.evaluate("1")
+    chats = [body for body in bodies if "messages" in body]
+    return chats[-1].get("model") if chats else None
+
+
+def test_page_offers_models_and_uses_the_chosen_one(browser: Any) -> None:
+    """With two models the first answers, a choice appears, and another choice answers the question again."""
+    models = ("--model", "first=chat", "--model", "second=chat")
+    with Server("--rate-limit", "off", *models, program=HALF_SCRIPTED) as two:
+        assert eventually(two.is_healthy)
+        visit = Visit(browser, two.url)
+        bodies: list[dict[str, Any]] = []
+        visit.page.on(
+            "request", lambda request: bodies.append(json.loads(request.post_data or "{}"))
+        )
+        visit.ask(QUESTION)
+        visit.page.wait_for_selector("text=word20 ")
+        visit.page.click("#stop")
+        visit.wait_for_end()
+        assert "model" not in next(body for body in bodies if "messages" in body)
+        assert visit.page.locator("#model-choice option").all_inner_texts() == ["first", "second"]
+        visit.page.select_option("#model-choice", "second")
+        assert eventually(lambda: _answered_by(visit, bodies) == "second")
+        visit.page.click("#stop")
+        visit.wait_for_end()
+        assert "second" in visit.page.inner_text("#model-name")
+        visit.close()
+
+
+def test_page_reports_that_a_document_with_results_was_removed(visit: Visit) -> None:
+    """The status names the removed document, also after a reload, and nothing claims that no passage matches."""
+    visit.forget_example()
+    visit.add("The harbour fee is three crowns.")
+    visit.ask("harbour fee")
+    visit.wait_for_end()
+    visit.page.click("#names [aria-label^=Remove]")
+    visit.page.wait_for_selector("#names li", state="detached")
+    assert "was removed" in visit.page.inner_text("#status")
+    assert "confidence" not in visit.page.inner_text("#status")
+    assert visit.page.is_hidden("#nothing")
+    assert visit.page.is_hidden("#passages")
+
+
+def test_page_waits_for_the_rate_limit_and_tries_again(browser: Any) -> None:
+    """After too many requests the page shows the remaining time, and then the results."""
+    with Server("--rate-limit", "1/2second", "--model", "none", program=HALF_SCRIPTED) as limited:
+        visit = Visit(browser, limited.url)
+        statuses: list[str] = []
+        visit.page.expose_function("recordStatus", lambda status: statuses.append(status))
+        visit.page.evaluate(
+            """new MutationObserver(() => recordStatus(document.querySelector("#status").textContent))
+                .observe(document.querySelector("#status"), {childList: true, characterData: true, subtree: true})"""
+        )
+        visit.ask(QUESTION)
+        assert eventually(lambda: any("tries again in" in status for status in statuses))
+        visit.ask("ants")
+        assert visit.page.is_hidden("#trouble")
+        assert all("429" in error for error in visit.errors)
+        visit.errors.clear()
+        visit.close()
+
+
+def test_page_export_escapes_names_and_html(visit: Visit) -> None:
+    """Saved Markdown shows names, questions and passages as text: no link, heading or HTML is created."""
+    name = "[a](b)_c_ # d.txt"
+    text = "A tag <b>bold</b> in the harbour."
+    visit.page.evaluate(DROP, [name, list(text.encode())])
+    visit.page.wait_for_selector("#names li >> nth=1")
+    visit.ask("harbour <b> tag")
+    visit.wait_for_end()
+    markdown = visit.page.evaluate(
+        """async () => {
+            const [{ markdownOf }, { current }] = await Promise.all(
+                [import("./static/exporting.js"), import("./static/asking.js")]);
+            return markdownOf(current);
+        }"""
+    )
+    assert markdown.startswith("## harbour &lt;b> tag\n")
+    assert "\\[a\\](b)\\_c\\_ \\# d.txt" in markdown
+    assert "> A tag &lt;b>bold&lt;/b> in the harbour." in markdown
+    assert "<b>" not in markdown
+
+
 def test_markdown_becomes_elements_and_nothing_else(visit: Visit) -> None:
     """A small part of Markdown is shown, numbers of sources lead there, and markup stays text."""
     written = visit.page.evaluate(

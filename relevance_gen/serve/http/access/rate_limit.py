@@ -89,7 +89,8 @@ class RateLimit:
         if not count.is_admitted:
             self._metrics.add("rate_limit_rejections_total")
             headers["Retry-After"] = str(reset_s)
-            raise RateLimitedError(f"this key may make {self._item} requests", headers)
+            rule = f"this key may make {_describe(self._item)}"
+            raise RateLimitedError(f"{rule}; try again in {reset_s} s", headers)
         return headers
 
     async def _hit(self, item: RateLimitItem, key_id: str) -> _Count:
@@ -113,6 +114,13 @@ class RateLimit:
             _log.info("the rate limit's storage is back")
         self._is_storage_lost = False
         return count
+
+
+def _describe(item: RateLimitItem) -> str:
+    """Return a limit in words, such as "4 requests per minute"."""
+    unit = item.GRANULARITY.name
+    period = unit if item.multiples == 1 else f"{item.multiples} {unit}s"
+    return f"{item.amount:,} requests per {period}"
 
 
 async def _hit_in(

@@ -5,7 +5,7 @@ import { placeOf } from "./documents.js";
 import { unitsOf } from "./chunking.js";
 import { inline, mark, markdown } from "./markdown.js";
 import { reading } from "./reading.js";
-import { CUT, eventsOf, nameOfModel, post, sentence } from "./server.js";
+import { CUT, eventsOf, listModels, post, sentence } from "./server.js";
 
 export const LEAST_CONFIDENCE = 0.6;  // of the search, for an answer
 const VARIED = { temperature: 0.8, top_p: 0.95 };  // at temperature 0 all answers would be the same
@@ -29,12 +29,16 @@ export async function answer(turn, { before, signal, go, again = false }) {
     draw();
   };
   try {
-    const asked = { question: turn.question, min_confidence: LEAST_CONFIDENCE, syntax: "operators" };
+    const chosen = at("model-choice").value;  // "" until the models are listed
+    const asked = { question: turn.question, min_confidence: LEAST_CONFIDENCE, syntax: "operators", ...(chosen && { model: chosen }) };
     const { sources, path, request, found } = await (await turn.corpus.post("prompt", asked, signal)).json();
     turn.sources = sources.map((source) => ({ chunk: turn.corpus.chunkOf(source) })).filter(({ chunk }) => chunk);
     turn.path = path;
     turn.isCopied = Boolean(request.choice);
-    turn.model = found ? await nameOfModel() : "";
+    turn.isAnswered = found;
+    const models = found ? await listModels() : [];
+    if (found) offerModels(models);
+    turn.model = models.includes(chosen) ? chosen : models[0] ?? "";
     if (!found) turn.answers = [NO_ANSWER];
     else {
       const varied = (samples > 1 || again) && !turn.isCopied ? VARIED : {};
@@ -51,6 +55,15 @@ export async function answer(turn, { before, signal, go, again = false }) {
   }
   isOver = true;
   return turn.run === run;
+}
+
+/** Offer a choice of models if there are several. */
+function offerModels(names) {
+  const choice = at("model-choice");
+  const chosen = choice.value;
+  choice.replaceChildren(...names.map((name) => make("option", { value: name, textContent: name })));
+  if (names.includes(chosen)) choice.value = chosen;
+  at("model-label").hidden = names.length < 2;
 }
 
 /** Return for each answer where its sentences end, and the places of the sources that they are from. */
@@ -80,7 +93,7 @@ const WRITERS = {
   },
   async "/v1/chat/completions"(request, { n, write, signal, before }) {
     const started = performance.now();
-    const fields = { ...request, model: "", n, stream: true, stream_options: { include_usage: true } };
+    const fields = { ...request, n, stream: true, stream_options: { include_usage: true } };
     const response = await chat(fields, before, signal);
     let [pace, isLong] = [null, false];
     for await (const [, data] of eventsOf(response)) {
@@ -148,7 +161,7 @@ export function drawAnswers(turn, go, { isRunning = false, isNew = isRunning && 
   at("answers").replaceChildren(...turn.answers.map((_, number) => make("div", { className: `sample${isRunning ? " running" : ""}` }, ...nodesOf(turn, number, go))));
   at("samples-label").hidden = Boolean(turn.isCopied) || (!isRunning && !turn.model);
   at("retry").hidden = at("samples-label").hidden && !turn.isFailed;
-  at("copy").hidden = isRunning || !turn.answers.some(Boolean);
+  at("copy").hidden = isRunning || turn.isAnswered === false || !turn.answers.some(Boolean);
   at("pace").textContent = turn.pace;
   at("pace").classList.toggle("wrong", Boolean(turn.isFailed));
   if (!isRunning || isNew || at("given").children.length !== turn.sources.length) drawSources(turn, go);
@@ -191,7 +204,7 @@ export function withMarks({ answers, citations = [] }, number, write) {
 /** Name the chunks that the model was given, by their number in what it was asked. */
 function drawSources(turn, go) {
   const links = turn.sources.map((_, place) => citation(turn, place + 1, go));
-  at("given").hidden = !links.length;
+  at("given").hidden = !links.length || turn.isAnswered === false;
   at("given").replaceChildren(links.length === 1 ? "From passage " : "From passages ", ...links);
 }
 

@@ -115,7 +115,7 @@ export function show(turn) {
   say(status);
   at("hint").hidden = turn !== null;
   at("asked").textContent = turn?.question ?? "";
-  at("nothing").hidden = !turn || !status || hits.length > 0;
+  at("nothing").hidden = !turn || !status || hits.length > 0 || Boolean(turn.removedName);
   at("answer").hidden = !hits.length || !(turn.answers.length || working);
   at("passages").hidden = !hits.length;
   at("found-title").textContent = turn?.isFound === false ? "Closest passages" : "Passages";
@@ -208,10 +208,15 @@ export function revisit(turn) {
   });
 }
 
-/** Take out what was found in a document that is gone. */
+/** Remove the results in a document that was removed, and report it in the status of their turns. */
 export function forgetDocument(removed) {
   for (const turn of turns) {
-    turn.hits = turn.hits.filter((hit) => hit.chunk.document !== removed);
+    const hits = turn.hits.filter((hit) => hit.chunk.document !== removed);
+    if (hits.length < turn.hits.length) {
+      turn.removedName = removed.name;
+      turn.status = `${hits.length ? `${counted(hits.length, "passage")} left` : "No passage left"}: ${removed.name} was removed. Ask again to search the other documents.`;
+    }
+    turn.hits = hits;
     if (turn.sources.some((source) => source.chunk.document === removed)) turn.sources = [];
   }
   if (current) show(current);

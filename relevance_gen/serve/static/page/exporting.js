@@ -4,15 +4,24 @@ import { withMarks } from "./answering.js";
 import { placeOf } from "./documents.js";
 import { at, make } from "./dom.js";
 
+const escapeHtml = (text) => text.replace(/[<&]/g, (char) => (char === "<" ? "&lt;" : "&amp;"));
+
+/** Escape a line of plain text, so that Markdown shows its characters. */
+const escapeLine = (text) => escapeHtml(text.replace(/[\\`*_[\]#|~]/g, "\\$&")).replace(/\s+/g, " ");
+
+/** Escape HTML in Markdown outside its code, where Markdown itself escapes it. */
+const escapeMarkdown = (text) => text.split(/(```[^]*?(?:```|$)|`[^`\n]*`)/).map((part, index) => (index % 2 ? part : escapeHtml(part))).join("");
+
 /** Return a turn as Markdown: the question, the answers, and the passages that they are from. */
 export function markdownOf(turn) {
   const { question, answers, sources, hits } = turn;
   const given = sources.length ? sources : hits.slice(0, 5);
   const listed = given.map(({ chunk: { text, document, place } }, number) => {
     const where = [document.name, placeOf(place)].filter(Boolean).join(", ");
-    return `[${number + 1}] ${where}\n\n${text.replace(/^/gm, "> ")}`;
+    return `[${number + 1}] ${escapeLine(where)}\n\n${escapeHtml(text).replace(/^/gm, "> ")}`;
   });
-  return [`## ${question}`, ...answers.map((_, number) => withMarks(turn, number, (place) => (place ? ` [${place.source + 1}]` : " [not found in the passages]")).trim()).filter(Boolean), ...(listed.length ? ["### Sources", ...listed] : [])].join("\n\n");
+  const texts = answers.map((_, number) => withMarks(turn, number, (place) => (place ? ` [${place.source + 1}]` : " [not found in the passages]")).trim()).filter(Boolean);
+  return [`## ${escapeLine(question)}`, ...texts.map(escapeMarkdown), ...(listed.length ? ["### Sources", ...listed] : [])].join("\n\n");
 }
 
 /** Copy a text, and say so on the button. */

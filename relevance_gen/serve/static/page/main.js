@@ -144,6 +144,7 @@ function start() {
   on("stop", asking.stopAll);
   on("retry", () => asking.reanswer({ again: true }));
   on("samples", () => asking.reanswer(), "change");
+  on("model-choice", () => asking.reanswer(), "change");
   on("copy", () => { if (isDrawn(asking.current)) copy(markdownOf(asking.current), at("copy")); });
   on("save", () => save(asking.turns));
   on("forget", showKeptDialog);

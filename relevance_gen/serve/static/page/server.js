@@ -1,6 +1,6 @@
 /** How the server is asked: its limits, the key, requests about chunks, and streams of events. */
 
-import { at, counted, Problem } from "./dom.js";
+import { at, counted, Problem, say } from "./dom.js";
 
 const KEY = "relevance_gen.key";  // sessionStorage: gone with the tab
 
@@ -48,8 +48,22 @@ export async function post(path, body, signal) {
     const response = await reach(path, { method: "POST", headers: { "Content-Type": "application/json", "X-API-Key": key }, body, signal });
     if (response.ok) return Object.assign(response, { asked });
     const { type, message } = await errorOf(response);
+    const retryAfter = Number(response.headers.get("Retry-After"));
+    if (type === "rate_limited" && retryAfter > 0) {
+      await countDown(retryAfter, signal);
+      continue;
+    }
     if (response.status !== 401) throw new Problem(type === "no_runner" ? "This server has no model at present and supports search only." : sentence(message), response.status);
     if (sessionStorage.getItem(KEY) === key) await askForKey("The server does not accept this key.");
+  }
+}
+
+/** Wait `seconds`, and show the remaining time. Rejects with an AbortError if `signal` is aborted. */
+async function countDown(seconds, signal) {
+  for (let left = seconds; left > 0; left -= 1) {
+    say(`Too many requests. The page tries again in ${counted(left, "second")}.`);
+    await new Promise((resolve) => { setTimeout(resolve, 1000); });
+    signal?.throwIfAborted();
   }
 }
 
@@ -88,13 +102,14 @@ export class Corpus {
   }
 }
 
-/** Return what the model is called; "" where there is none, or the server tells only those with a key. */
-export async function nameOfModel() {
+/** Return the names of the models that generate text; [] if there is none, or if the request fails. */
+export async function listModels() {
   try {
     const response = await fetch("v1/models", { headers: keyHeader() });
-    return (await response.json()).data[0].id;
+    const { data } = await response.json();
+    return data.filter(({ task }) => task === "generate").map(({ id }) => id);
   } catch {
-    return "";
+    return [];
   }
 }
 
