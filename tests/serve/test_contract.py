@@ -201,14 +201,19 @@ def test_prompt_takes_signs_and_leaves_words_as_they_are(real: Server) -> None:
     """POST /prompt supports operators and disables spelling correction on request, like POST /search."""
     chunks = ["It rained on the machines.", "Learning is fun for machines."]
 
-    def sources(**asked: object) -> list[int]:
-        answer = real.call("POST", "/prompt", {"chunk_txts": chunks, **asked}, KEYED)
+    def prompt(**fields: object) -> Any:
+        answer = real.call("POST", "/prompt", {"chunk_txts": chunks, **fields}, KEYED)
         assert answer.status == 200, answer.body
-        return [source["original_index"] for source in answer.json["sources"]]
+        return answer.json
 
-    assert sources(question="machines -rained", syntax="operators") == [1]
-    assert sources(question="What is laerning?") == [1]
-    assert sources(question="laerning", correct_spelling=False) == []
+    def sources(response: Any) -> list[int]:
+        return [source["original_index"] for source in response["sources"]]
+
+    assert sources(prompt(question="machines -rained", syntax="operators")) == [1]
+    corrected = prompt(question="What is laerning?")
+    assert sources(corrected)[0] == 1
+    assert corrected["found"]
+    assert not prompt(question="laerning", correct_spelling=False)["found"]
 
 
 @pytest.mark.parametrize(
