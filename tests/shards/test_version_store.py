@@ -254,13 +254,14 @@ def test_inconsistent_versions_are_refused(tmp_path: Path) -> None:
     assert read_states(str(tmp_path)) == {"0"}
 
 
-def test_damaged_manifests_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_damages", [100, pytest.param(750, marks=pytest.mark.soak)])
+def test_damaged_manifests_are_refused(tmp_path: Path, n_damages: int) -> None:
     """No flipped bit, truncation or exchange of bytes in a manifest is accepted."""
     version = save_shards(str(tmp_path), [{"text": "a cat", "title": "b"}, "cats"], 2)
     draw = random.Random(0)  # noqa: S311
     for path in (tmp_path / "index.json", tmp_path / version.name):
         content = path.read_bytes()
-        for _ in range(100):
+        for _ in range(n_damages):
             damaged = bytearray(content)
             kind = draw.choice(["bit", "cut", "swap"])
             start, stop = sorted(draw.sample(range(len(content)), 2))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import resource
 import signal
 import subprocess
 import threading
@@ -10,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +77,94 @@ def test_searches_see_complete_versions(store: Any, searcher: Callable[[str], Se
         finally:
             ended.set()
         assert all(one.result() for one in asking)
+
+
+def test_full_disk_keeps_the_opened_version(
+    searcher: Callable[[str], ServedIndex], tmp_path: Path
+) -> None:
+    """If the cache cannot be written, the opened version is searched, and the new version when it can."""
+    place = f"memory://{tmp_path.name}"
+    save_shards(place, state(0), 2)
+    one = looked(searcher(place))
+    save_shards(place, state(1), 2)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        assert states(looked(one).searchable()) == {"0"}
+        assert one.is_stale
+        assert "File too large" in str(one.describe()["reason"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert states(looked(one).searchable()) == {"1"}
+    assert not one.is_stale
+
+
+class FailingStore:
+    """Lets a third of all calls of a store fail in one of several ways.
+
+    Attributes:
+        n_failures: the number of failures, by kind.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.n_failures: Counter[str] = Counter()
+        self._call = ObjectStore._call
+        self._draw = random.Random(0)  # noqa: S311
+        patch.setattr(ObjectStore, "_call", lambda store, *args, **kw: self._fail(store, args, kw))
+
+    def _fail(self, store: ObjectStore, args: Any, kwargs: Any) -> Any:
+        kinds = ["refused", "lost response", "cut", "changed"]
+        kind = self._draw.choice(kinds) if self._draw.random() < 1 / 3 else None
+        if kind == "refused":
+            self.n_failures[kind] += 1
+            raise ConnectionRefusedError(111, "Connection refused")
+        result = self._call(store, *args, **kwargs)
+        if kind == "lost response":
+            self.n_failures[kind] += 1
+            raise ConnectionResetError(104, "Connection reset by peer")
+        if kind is None or not isinstance(result, bytes) or not result:
+            return result
+        self.n_failures[kind] += 1
+        middle = self._draw.randrange(len(result))
+        if kind == "cut":
+            return result[:middle]
+        return result[:middle] + bytes([result[middle] ^ 1]) + result[middle + 1 :]
+
+
+@pytest.mark.parametrize("n_rewrites", [8, pytest.param(150, marks=pytest.mark.soak)])
+def test_rewrites_in_a_failing_store_give_whole_versions_in_order(
+    store: Any, searcher: Callable[[str], ServedIndex], n_rewrites: int
+) -> None:
+    """If a third of all calls of the store fail, each result is from one version, and never from an earlier one.
+
+    While a damaged manifest is read, searches are refused.
+    """
+    place, ended = f"s3://corpora/failing-{n_rewrites}", threading.Event()
+    save_shards(place, state(0), 3)
+    one = looked(searcher(place))
+
+    def ask() -> int:
+        numbers = [0]
+        while not ended.is_set():
+            with suppress(IndexUnavailableError):  # while a damaged manifest was read
+                (found,) = states(looked(one).searchable())
+                assert int(found) >= numbers[-1]
+                numbers.append(int(found))
+        return len(numbers)
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        failing = FailingStore(patch)
+        asking = [pool.submit(ask) for _ in range(2)]
+        try:
+            for number in range(1, n_rewrites + 1):
+                with suppress(OSError):
+                    save_shards(place, state(number), 3)
+        finally:
+            ended.set()
+        assert all(future.result() > 2 for future in asking)
+    assert len(failing.n_failures) == 4
+    save_shards(place, state(n_rewrites + 1), 3)
+    assert states(looked(one).searchable()) == {str(n_rewrites + 1)}
 
 
 def test_unavailable_store_serves_opened_version(
