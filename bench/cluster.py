@@ -191,7 +191,7 @@ def actor_memory() -> tuple[float, int]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             title = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            if title.startswith(("ray::Searcher", "ray::NameRegistry")):
+            if title.startswith(("ray::ShardSearcher", "ray::NameRegistry")):
                 for line in (folder / "smaps_rollup").read_text().splitlines():
                     if line.startswith("Pss:"):
                         total_kib += int(line.split()[1])
