@@ -240,10 +240,9 @@ class ChunkIndex(MutableIndex):
         """
         del allow_partial
         state, models = self._state, self._with_own_models(models)
-        n_passages = state.segments.n_stored_passages
         responses = []
         for params in searches:
-            rerank_stages = models.rerank_stages(params, rerankings, n_passages)
+            rerank_stages = models.rerank_stages(params, rerankings)
             responses.append(self._answer(state, params, rerank_stages))
         return responses
 
@@ -259,10 +258,6 @@ class ChunkIndex(MutableIndex):
                 num_query_tokens=of_query, num_context_tokens=of_chunks
             )
         return answer(params, state.segments, state.n_positions, token_counts, rerank_stages)
-
-    @property
-    def _n_stored_passages(self) -> int | None:
-        return self._state.segments.n_stored_passages
 
     def _with_own_models(self, models: SearchModels) -> SearchModels:
         """Return the models of a search, with the index's own encoder if the search has none."""

@@ -83,16 +83,6 @@ class LocalSegments:
         """Term statistics of a fixed sample of the chunks, computed on first use."""
         return compute_sample(self)
 
-    @LazyAttribute
-    def n_stored_passages(self) -> int | None:
-        """Number of passages of all chunks; None if a segment has no vectors."""
-        n_passages = 0
-        for segment in self.segments:
-            if segment.passages is None:
-                return None
-            n_passages += int(np.diff(segment.passages.first)[segment.live].sum())
-        return n_passages
-
     @property
     def n_terms(self) -> int:
         """Number of distinct terms that any chunk has."""

@@ -64,11 +64,6 @@ class MutableIndex(BaseIndex):
         """Return the models of a search of this index, given the models that the caller names."""
         return models
 
-    @property
-    def _n_stored_passages(self) -> int | None:
-        """Number of passages of all chunks if their vectors are stored."""
-        return None
-
     def explain_one(
         self,
         params: SearchParams,
@@ -81,8 +76,7 @@ class MutableIndex(BaseIndex):
 
         The stages of `rerankings` run after the encoder and before the reranker.
         """
-        models = self._with_own_models(models)
-        stages = models.rerank_stages(params, rerankings, self._n_stored_passages)
+        stages = self._with_own_models(models).rerank_stages(params, rerankings)
         return self._read(partial(_explain, params, chunk, stages))
 
     @overload

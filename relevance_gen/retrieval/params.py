@@ -9,7 +9,7 @@ take options.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Literal, TypeAlias, TypedDict, get_args
+from typing import Any, Final, TypedDict, get_args
 
 from attrs import NOTHING, Attribute, evolve, field, fields, frozen
 
@@ -27,19 +27,11 @@ from relevance_gen.retrieval.stages.neighbors import MAX_NEIGHBORS, Neighborhood
 from relevance_gen.types import Syntax
 
 DEFAULT_NUM_CANDIDATES: Final = 50
-_MAX_COMPARED_PASSAGES: Final = 2000
-"""Up to this number of stored passages, an encoder scores every chunk by default."""
 DEFAULT_RERANK_TOP_N: Final = 20
 _IS_DISTANCE: Final = checks.integer(0, MAX_NEIGHBORS)
 _IS_NEIGHBORHOOD: Final = checks.Rule(
     "0, 1 or 2",
     lambda value: isinstance(value, Neighborhood) or _IS_DISTANCE.is_allowed(value),
-)
-NumCandidates: TypeAlias = int | Literal["auto"] | None
-"""Values of the option `num_candidates`."""
-_IS_NUM_CANDIDATES: Final = checks.Rule(
-    'an integer of at least 0, None or "auto"',
-    lambda value: value == "auto" or checks.optional_count.is_allowed(value),
 )
 _IS_GROUP_KEY: Final = checks.Rule(
     "a string or None", lambda value: isinstance(value, str | GroupKeys | None)
@@ -92,8 +84,7 @@ class SearchParams:
         spans: return in each result the character ranges that match the query.
         num_candidates: number of chunks, the best by lexical score, that an encoder scores; None
             scores every chunk, and finds chunks that share no word with the query; 0 disables the
-            encoder. ``"auto"`` scores every chunk of an index that stores at most 2,000 vectors of
-            passages, and otherwise 50.
+            encoder.
         rerank_top_n: number of chunks, the best so far, that a reranker scores; None scores every
             chunk, and finds chunks that share no word with the query; 0 disables the reranker.
         syntax: ``"plain"`` treats quotes, + and - as text. With ``"operators"`` a chunk must
@@ -118,7 +109,7 @@ class SearchParams:
     fill: bool = _option(False, checks.flag)
     neighbors: int | Neighborhood = _option(0, _IS_NEIGHBORHOOD)  # noqa: RUF009 - immutable
     spans: bool = _option(False, checks.flag)
-    num_candidates: NumCandidates = _option("auto", _IS_NUM_CANDIDATES)  # noqa: RUF009
+    num_candidates: int | None = _option(DEFAULT_NUM_CANDIDATES, checks.optional_count)
     rerank_top_n: int | None = _option(DEFAULT_RERANK_TOP_N, checks.optional_count)
     syntax: Syntax = _option("plain", checks.one_of(*get_args(Syntax)))  # noqa: RUF009 - a Literal
     correct_spelling: bool = _option(True, checks.flag)
@@ -185,7 +176,7 @@ class ExplainOptions(TypedDict, total=False):
 
     neighbors: int
     encoder: TextEncoder | None
-    num_candidates: NumCandidates
+    num_candidates: int | None
     reranker: TextReranker | None
     rerank_top_n: int | None
     syntax: Syntax
@@ -202,7 +193,7 @@ class SearchOptions(TypedDict, total=False):
     neighbors: int
     spans: bool
     encoder: TextEncoder | None
-    num_candidates: NumCandidates
+    num_candidates: int | None
     reranker: TextReranker | None
     rerank_top_n: int | None
     syntax: Syntax
@@ -250,19 +241,11 @@ class SearchModels:
     reranker: TextReranker | None = field(default=None, validator=_model_with("Reranker", "score"))
 
     def rerank_stages(
-        self,
-        params: SearchParams,
-        between: Sequence[RerankStage] = (),
-        n_stored_passages: int | None = None,
+        self, params: SearchParams, between: Sequence[RerankStage] = ()
     ) -> tuple[RerankStage, ...]:
         """Return the stages of the models for one search.
 
         Neighbors are first, then the encoder, stages in between, and the reranker.
-
-        Args:
-            params: the search.
-            between: stages in between.
-            n_stored_passages: number of passages of the chunks if their vectors are stored.
 
         Raises:
             InvalidRequestError: an option requests that a model scores every chunk, and the model
@@ -274,12 +257,7 @@ class SearchModels:
             raise _missing_model("rerank_top_n", "reranker")
         stages = list(between)
         if self.encoder is not None:
-            num_candidates = params.num_candidates
-            if num_candidates == "auto":
-                num_candidates = DEFAULT_NUM_CANDIDATES
-                if n_stored_passages is not None and n_stored_passages <= _MAX_COMPARED_PASSAGES:
-                    num_candidates = None
-            stages.insert(0, DenseFusion(self.encoder, num_candidates))
+            stages.insert(0, DenseFusion(self.encoder, params.num_candidates))
         if self.reranker is not None:
             stages.append(CrossEncoderRerank(self.reranker, params.rerank_top_n))
         if isinstance(params.neighbors, Neighborhood):

@@ -29,7 +29,6 @@ from relevance_gen import (
     search,
 )
 from relevance_gen.index.passages import Passages, query_vector
-from relevance_gen.retrieval import params
 from relevance_gen.retrieval.stages import dense_fusion as meaning
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 from small_models import ENCODER
@@ -524,7 +523,7 @@ def test_invalid_argument_raises() -> None:
     ):
         with pytest.raises(
             InvalidRequestError,
-            match='num_candidates must be an integer of at least 0, None or "auto", got -1',
+            match="num_candidates must be an integer of at least 0 or None, got -1",
         ):
             ask(num_candidates=-1)
         with pytest.raises(InvalidRequestError, match=needs_encoder):
@@ -559,19 +558,3 @@ def test_titles_are_read_wherever_the_vectors_come_from() -> None:
     )
     assert "Cats\nIt does this 3." in encoder.encoded
     assert "It does this 1." in encoder.encoded
-
-
-def test_small_index_with_vectors_compares_every_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default every chunk is compared if at most so many passages of chunks have stored vectors."""
-    chunks = ["Cats purr.", "A kitten sleeps.", "Trains run.", "Cats sleep."]
-    encoder = LetterEncoder()
-    monkeypatch.setattr(params, "_MAX_COMPARED_PASSAGES", 3)
-    index = ChunkIndex(chunks, encoder=encoder)
-    assert index.search("cats purr") == index.search("cats purr", num_candidates=50)
-    index.remove([2])
-    found = index.search("cats purr")
-    assert found == index.search("cats purr", num_candidates=None)
-    assert len(found) == 3
-    assert index.explain("cats purr", 1).score == found[1].chunk_score
-    assert len(search("cats purr", chunks, encoder=encoder)) == 2
-    assert len(ChunkIndex(chunks[:2]).search("cats purr", encoder=encoder)) == 1

@@ -22,12 +22,7 @@ from relevance_gen.index.records.validation import Blank, read_chunks
 from relevance_gen.request_scope import reserve
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.collapse import GroupKeys
-from relevance_gen.retrieval.params import (
-    DEFAULT_NUM_CANDIDATES,
-    NO_MODELS,
-    SearchModels,
-    SearchParams,
-)
+from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.query.filters import check_keys, mask_of
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.indexes.index_cache import CacheKey, IndexCache, content_key
@@ -418,10 +413,7 @@ class Searcher:
             models = SearchModels(reranker=reranker)
         elif params.rerank_top_n:
             report.skip_reranker("unavailable")
-        # A cached index, which stores vectors, returns what a search of the chunks returns.
-        params = attrs.evolve(
-            params, rerank_top_n=n_reranked, num_candidates=DEFAULT_NUM_CANDIDATES
-        )
+        params = attrs.evolve(params, rerank_top_n=n_reranked)
         if self._encoding is None or not use_encoder:
             return work(params, models)
         try:
