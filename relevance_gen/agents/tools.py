@@ -8,7 +8,7 @@ shown. An answer has at most ``max_tokens`` tokens in the embedded encoding, wit
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -17,7 +17,7 @@ from attrs import field, frozen
 from relevance_gen import checks, wire
 from relevance_gen.agents.folders import Folders, ToolSearchResult, escape_path
 from relevance_gen.asking.api import ask
-from relevance_gen.errors import InvalidRequestError, pluralize
+from relevance_gen.errors import InvalidRequestError, did_you_mean, pluralize, shorten
 from relevance_gen.generation.runner import Runner
 from relevance_gen.text.chunking import sentences, spans_of_tokens
 from relevance_gen.text.token_counting import token_counter
@@ -163,6 +163,15 @@ class AgentTool:
             "additionalProperties": False,
         }
 
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raise an `InvalidRequestError` if a name is not a parameter; suggest an offered one."""
+        parameters = attrs.fields_dict(self.call_type)
+        for name in names:
+            if name not in parameters:
+                offered = self.schema["properties"]
+                remedy = did_you_mean(name, offered, f"the fields are {', '.join(offered)}")
+                raise InvalidRequestError("is not a known field", shorten(name), remedy=remedy)
+
     def _property_schema(self, parameter: attrs.Attribute[Any]) -> dict[str, Any]:
         schema = {
             "type": _JSON_TYPES[str(parameter.type)],
@@ -241,6 +250,7 @@ class Tools:
         """
         tool = self.by_name[name]
         non_null = {name: value for name, value in arguments.items() if value is not None}
+        tool.check_names(non_null)
         return tool.run(wire.structure(tool.call_type, non_null))
 
     def _find(self, call: SearchCall | AskCall, top_n: int) -> ToolSearchResult:

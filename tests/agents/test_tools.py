@@ -448,3 +448,15 @@ def test_null_argument_means_default(project: Path) -> None:
     arguments = {"folder": None, "glob": None, "max_tokens": None}
     assert tools.call("files", arguments) == tools.call("files", {})
     assert refusal(tools, "read", path=None) == "path is required"
+
+
+def test_hints_name_only_offered_parameters(project: Path) -> None:
+    """Without indexes an unknown parameter is answered without the parameter `index`."""
+    tools = Tools(Folders.open([str(project)]))
+    for name in ("x", "indx"):
+        with pytest.raises(InvalidRequestError) as raised:
+            tools.call("search", {"question": "cats", name: "1"})
+        assert raised.value.field == name
+        assert "index" not in (raised.value.remedy or "")
+    with pytest.raises(InvalidRequestError, match="did you mean glob"):
+        tools.call("search", {"question": "cats", "globs": "*.md"})

@@ -1,4 +1,4 @@
-"""Requests of agents, as they were recorded: Codex, Claude Code and Anthropic's tool runners."""
+"""Requests with the fields that Codex, Claude Code and Anthropic's tool runners send, shortened by hand."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from relevance_gen.types import Completion, ContentPart, GenerationResponse
 REQUESTS = Path(__file__).with_name("requests")
 
 
-def recorded(name: str, **fields: Any) -> dict[str, Any]:
-    """Return a recorded request with some fields replaced."""
+def request_of(name: str, **fields: Any) -> dict[str, Any]:
+    """Return a request from its file with some fields replaced."""
     body: dict[str, Any] = json.loads((REQUESTS / f"{name}.json").read_text())
     return {**body, **fields}
 
@@ -53,7 +53,7 @@ def stream_of(events: Any, pieces: Sequence[ContentPart]) -> list[dict[str, Any]
 
 def test_codex_request_offers_functions_under_flat_names() -> None:
     """Hosted tools are skipped, and custom tools take one text."""
-    task, _ = responses.read(recorded("codex"))
+    task, _ = responses.read(request_of("codex"))
     conversation = task.conversation
     assert [tool.name for tool in conversation.tools] == [
         "exec_command",
@@ -69,7 +69,7 @@ def test_codex_request_offers_functions_under_flat_names() -> None:
 
 def test_codex_history_names_functions_as_they_are_offered() -> None:
     """Earlier calls of a namespace and of a custom tool are calls of the offered functions."""
-    task, _ = responses.read(recorded("codex"))
+    task, _ = responses.read(request_of("codex"))
     calls = [
         call["function"]
         for message in task.conversation.messages
@@ -84,7 +84,7 @@ def test_codex_history_names_functions_as_they_are_offered() -> None:
 
 def test_call_of_namespace_is_split_into_name_and_namespace() -> None:
     """Items in events and in the whole response name the client's tool."""
-    _, events = responses.read(recorded("codex"))
+    _, events = responses.read(request_of("codex"))
     pieces = [
         ContentPart("tool_call", '{"question"', 0, "mcp__search__search", "call_1"),
         ContentPart("tool_call", ':"ferry"}', 0, "mcp__search__search", "call_1"),
@@ -104,7 +104,7 @@ def test_call_of_namespace_is_split_into_name_and_namespace() -> None:
 
 def test_call_of_custom_tool_is_a_text() -> None:
     """The arguments of the function are written as the text of a custom tool call."""
-    _, events = responses.read(recorded("codex"))
+    _, events = responses.read(request_of("codex"))
     pieces = [
         ContentPart("tool_call", '{"input": "*** Be', 0, "apply_patch", "call_1"),
         ContentPart("tool_call", 'gin\\nPatch"}', 0, "apply_patch", "call_1"),
@@ -132,7 +132,7 @@ def test_call_of_custom_tool_is_a_text() -> None:
 
 def test_truncated_call_of_custom_tool_is_incomplete() -> None:
     """Arguments that cannot be read are passed on as they are."""
-    _, write = responses.read(recorded("codex", stream=False))
+    _, write = responses.read(request_of("codex", stream=False))
     part = ContentPart("tool_call", '{"input": "*** Be', 0, "apply_patch", "call_1")
     (item,) = write(ended(part, reason="length"))["output"]
     assert (item["status"], item["input"]) == ("incomplete", '{"input": "*** Be')
@@ -152,7 +152,7 @@ def test_truncated_call_of_custom_tool_is_incomplete() -> None:
 )
 def test_tool_choice_names_tool_of_client(choice: dict[str, str], names: tuple[str, ...]) -> None:
     """The response repeats the choice as the client wrote it."""
-    task, write = responses.read(recorded("codex", stream=False, tool_choice=choice))
+    task, write = responses.read(request_of("codex", stream=False, tool_choice=choice))
     assert task.conversation.choice.names == names
     assert write(ended())["tool_choice"] == choice
 
@@ -193,7 +193,7 @@ def test_unsupported_tool_is_refused_by_its_path(tool: object, field: str) -> No
 
 def test_billing_line_of_claude_code_does_not_change_the_prompt() -> None:
     """Requests that differ in that line alone have the same prompt; hosted tools are skipped."""
-    first, second = recorded("claude_code"), recorded("claude_code")
+    first, second = request_of("claude_code"), request_of("claude_code")
     second["system"][0]["text"] = first["system"][0]["text"].replace("cch=00000", "cch=f3a91")
     task, other_task = messages.read(first)[0], messages.read(second)[0]
     assert task.conversation == other_task.conversation
@@ -215,7 +215,7 @@ def test_billing_line_of_claude_code_does_not_change_the_prompt() -> None:
 )
 def test_billing_line_is_dropped_only_at_the_start(system: str, expected: str) -> None:
     """A text that mentions the header later is unchanged."""
-    task, _ = messages.read(recorded("claude_code", system=system))
+    task, _ = messages.read(request_of("claude_code", system=system))
     assert task.conversation.messages[0]["content"] == expected
 
 
@@ -244,7 +244,7 @@ def test_search_result_is_read(is_nested: bool) -> None:
 def test_thread_is_refused_with_code_of_tool_runners(kind: str) -> None:
     """Tool runners continue with the whole conversation after this code."""
     with pytest.raises(InvalidRequestError, match="thread is not supported") as raised:
-        messages.read(recorded("tool_runner", thread={"type": kind}))
+        messages.read(request_of("tool_runner", thread={"type": kind}))
     error = blocks.error("invalid_request", str(raised.value), raised.value.field)["error"]
     assert error["type"] == "invalid_request_error"
     assert error["details"]["error_code"] == "thread_unsupported_request"
@@ -252,7 +252,7 @@ def test_thread_is_refused_with_code_of_tool_runners(kind: str) -> None:
 
 def test_null_thread_is_accepted() -> None:
     """Null is the default of every field."""
-    messages.read(recorded("tool_runner", thread=None))
+    messages.read(request_of("tool_runner", thread=None))
 
 
 def test_full_context_has_the_code_of_openai() -> None:
