@@ -1,4 +1,4 @@
-/** The answer: what the model is asked, how its text comes, and who wrote it. */
+/** Answers: the request to the model, the stream of its text, and the description of the model. */
 
 import { at, button, counted, make, Problem } from "./dom.js";
 import { placeOf } from "./documents.js";
@@ -7,18 +7,18 @@ import { inline, mark, markdown } from "./markdown.js";
 import { reading } from "./reading.js";
 import { CUT, eventsOf, listModels, post, sentence } from "./server.js";
 
-export const LEAST_CONFIDENCE = 0.6;  // of the search, for an answer
+export const LEAST_CONFIDENCE = 0.6;  // least confidence of a search for which an answer is generated
 const VARIED = { temperature: 0.8, top_p: 0.95 };  // at temperature 0 all answers would be the same
-const MOST_BEFORE = 3;  // earlier questions that a model which converses is told of
-const MOST_CHARS = 1500;  // of an earlier answer
+const MOST_BEFORE = 3;  // earlier questions that are sent to a chat model
+const MOST_CHARS = 1500;  // maximum length of an earlier answer
 
 const NO_ANSWER = "No answer found. These passages are the closest matches.";
 
-/** Have a turn's question answered, and tell whether this answer still counts. `before`: the turns that the model is told of.
+/** Answer a turn's question; return whether no later run has replaced this one. `before`: the earlier turns for the model.
     `go(chunk)` shows one of its sources. */
 export async function answer(turn, { before, signal, go, again = false }) {
   const samples = Number(at("samples").value);
-  const run = (turn.run ?? 0) + 1;  // a later one has the turn to itself
+  const run = (turn.run ?? 0) + 1;  // a later run replaces the results of an earlier run
   Object.assign(turn, { run, answers: Array(samples).fill(""), citations: [], sources: [], pace: "", path: "", isFailed: false });
   drawAnswers(turn, go, { isRunning: true });
   let isOver = false;
@@ -44,7 +44,7 @@ export async function answer(turn, { before, signal, go, again = false }) {
       const varied = (samples > 1 || again) && !turn.isCopied ? VARIED : {};
       const pace = await WRITERS[path]({ ...request, ...varied }, { n: samples, write, signal, before });
       if (turn.run === run) turn.pace = pace;
-      const citations = await citationsOf(turn, signal).catch(() => []);  // too much to compare, or stopped: the answer stands
+      const citations = await citationsOf(turn, signal).catch(() => []);  // too much text, or stopped: the answer is shown without citations
       if (turn.run === run) turn.citations = citations;
     }
   } catch (error) {
@@ -66,7 +66,7 @@ function offerModels(names) {
   at("model-label").hidden = names.length < 2;
 }
 
-/** Return for each answer where its sentences end, and the places of the sources that they are from. */
+/** Return for each answer the ranges of its sentences, and the ranges of the sources that support them. */
 async function citationsOf({ answers, sources }, signal) {
   const chunk_txts = sources.map(({ chunk }) => chunk.text);
   return Promise.all(answers.map(async (text) => {
@@ -79,7 +79,7 @@ async function citationsOf({ answers, sources }, signal) {
   }));
 }
 
-/** By the path that the server names: how to ask there for several samples, and to write them as they come. */
+/** Path of the interface to the function that requests several samples there and writes their text as it arrives. */
 const WRITERS = {
   async "/generate"(request, { n, write, signal }) {
     const response = await post("generate_stream", JSON.stringify({ ...request, num_samples: n }), signal);
@@ -108,7 +108,7 @@ const WRITERS = {
   },
 };
 
-/** Ask in a conversation that begins with what was asked and answered before; without, where there is no room for that. */
+/** Request a chat with the earlier questions and answers; without them if they do not fit into the context. */
 async function chat(fields, before, signal) {
   const earlier = before.slice(-MOST_BEFORE).flatMap(({ question, answers }) => [
     { role: "user", content: question }, { role: "assistant", content: answers[0].slice(0, MOST_CHARS) },
@@ -133,7 +133,7 @@ function paceOf(tokens, seconds, isLong) {
   return `${counted(tokens, "token")} · ${pace} a second${isLong ? " · ended at its longest" : ""}`;
 }
 
-/** Return a function that has `draw` called in the next frame, however often it is called before. */
+/** Return a function that calls `draw` once in the next frame, for any number of calls before. */
 function frameByFrame(draw) {
   let isComing = false;
   return () => {
@@ -143,20 +143,20 @@ function frameByFrame(draw) {
   };
 }
 
-// ── What is shown ───────────────────────────────────────────────────────────────────────────────────────────────────
+// ── Display ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-let drawn = null;  // the turn that the answers on the page are of
+let drawn = null;  // the turn whose answers are displayed
 
 export function isDrawn(turn) {
   return drawn === turn;
 }
 
-/** Show the answers of a turn as far as they have come, with what they are from. */
+/** Display the text of a turn's answers that has arrived, and their sources. */
 export function drawAnswers(turn, go, { isRunning = false, isNew = isRunning && turn.answers.every((text) => !text) } = {}) {
-  if (isRunning && !isNew && drawn !== turn) return;  // another turn is shown meanwhile
+  if (isRunning && !isNew && drawn !== turn) return;  // another turn is displayed now
   drawn = turn;
   at("answers").toggleAttribute("data-many", turn.answers.length > 1);
-  if (isRunning) at("answers").setAttribute("aria-busy", "true");  // read aloud when it is whole, not word by word
+  if (isRunning) at("answers").setAttribute("aria-busy", "true");  // a screen reader reads the complete answer, not each word
   else at("answers").removeAttribute("aria-busy");
   at("answers").replaceChildren(...turn.answers.map((_, number) => make("div", { className: `sample${isRunning ? " running" : ""}` }, ...nodesOf(turn, number, go))));
   at("samples-label").hidden = Boolean(turn.isCopied) || (!isRunning && !turn.model);
@@ -169,7 +169,7 @@ export function drawAnswers(turn, go, { isRunning = false, isNew = isRunning && 
   if (!peeked?.isConnected) hidePeek();
 }
 
-/** Return the nodes of an answer: Markdown from a model that converses, else the text; with the numbers of sources. */
+/** Return the nodes of an answer with the numbers of its sources: Markdown of a chat model, otherwise plain text. */
 export function nodesOf(turn, number, go) {
   const places = [];
   const text = withMarks(turn, number, (place) => mark(places.push(place) - 1));
@@ -185,8 +185,8 @@ export function nodesOf(turn, number, go) {
   return text.split(/(?<=\uE001)/).flatMap((part) => [...reading(part.split("\uE000")[0], kind), ...inline(part.match(/\uE000.*$/s)?.[0] ?? "", cite)]);
 }
 
-/** Return an answer with what `write` makes of each place that a sentence is from behind the sentence; of one that is from
-    nowhere, what it makes of null. A source that the sentence names itself is not named again. */
+/** Return an answer in which each sentence is followed by `write(span)` for each span that supports it, or by `write(null)`
+    if none does. A source whose number the sentence contains is not repeated. */
 export function withMarks({ answers, citations = [] }, number, write) {
   const text = answers[number];
   let [marked, last] = ["", 0];
@@ -194,34 +194,34 @@ export function withMarks({ answers, citations = [] }, number, write) {
     const first = spans.filter(({ source }, at) => spans.findIndex((one) => one.source === source) === at);
     const sentence = text.slice(start, end);
     const wanted = first.filter(({ source }) => !sentence.includes(`[${source + 1}]`));
-    const stop = end + text.slice(end).match(/^[*_`]*/)[0].length;  // what Markdown closes is closed first
+    const stop = end + text.slice(end).match(/^[*_`]*/)[0].length;  // closing marks of Markdown belong to the sentence
     marked += text.slice(last, stop) + (spans.length ? wanted.map(write).join("") : write(null));
     last = stop;
   }
   return marked + text.slice(last);
 }
 
-/** Name the chunks that the model was given, by their number in what it was asked. */
+/** List the chunks of the prompt by their numbers. */
 function drawSources(turn, go) {
   const links = turn.sources.map((_, place) => citation(turn, place + 1, go));
   at("given").hidden = !links.length || turn.isAnswered === false;
   at("given").replaceChildren(links.length === 1 ? "From passage " : "From passages ", ...links);
 }
 
-/** Make the number of a source, which shows what it says when it is pointed at, all of it or one `place`; null if there is
-    no such source. */
+/** Return a button with the number of a source, which shows the source's text, or its range `place`, when it is hovered or
+    focused; null if there is no such source. */
 function citation(turn, number, go, place = null) {
   const source = turn.sources[number - 1];
   if (!source) return null;
   const made = button(String(number), () => { hidePeek(); go(source.chunk); }, { className: "cite numbers", label: `Passage ${number}` });
   made.setAttribute("aria-describedby", "peek");
-  // Not mouseenter: a number that comes to where the pointer rests is not pointed at.
+  // Not mouseenter: it also fires if a number appears below a resting pointer.
   for (const kind of ["mousemove", "focus"]) made.addEventListener(kind, () => peek(made, source.chunk, place));
   for (const kind of ["mouseleave", "blur"]) made.addEventListener(kind, hidePeek);
   return made;
 }
 
-let peeked = null;  // the number whose source is shown
+let peeked = null;  // the button whose source is displayed
 
 function peek(target, { text: all, document: from, place: part, isFenced }, place) {
   if (peeked === target && !at("peek").hidden) return;
@@ -240,7 +240,7 @@ export function hidePeek() {
   at("peek").hidden = true;
 }
 
-/** Say who wrote an answer, what that is good for, and how to have a better one. */
+/** Describe the model that wrote an answer, its limits, and how to get a better answer. */
 function drawModel({ model, path, isCopied, answers }) {
   at("model").hidden = !model || !answers.some(Boolean);
   const isOwn = model === "relevance_gen";

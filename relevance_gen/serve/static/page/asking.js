@@ -1,4 +1,4 @@
-/** Questions one after the other: a turn is a question with what was found and answered. */
+/** Turns: a turn is a question with its results and answers. */
 
 import { answer, drawAnswers, hidePeek, LEAST_CONFIDENCE, nodesOf } from "./answering.js";
 import { unitsOf } from "./chunking.js";
@@ -11,11 +11,11 @@ import { choose } from "./view.js";
 import { isViewing, showFile } from "./viewer.js";
 
 const MOST_FOUND = 30;
-const FEW = 6;  // passages that are listed before more are asked for
+const FEW = 6;  // passages that are listed before the button for all is pressed
 
-export let turns = [];  // the oldest first
-export let current = null;  // the turn that is shown
-let working = null;  // what stops the work in hand
+export let turns = [];  // in order of time
+export let current = null;  // the displayed turn
+let working = null;  // the AbortController of the running work
 
 export function stopAll() {
   working?.abort();
@@ -23,7 +23,7 @@ export function stopAll() {
   at("stop").hidden = true;
 }
 
-/** Do work that can be stopped; what it fails with is said, unless other work has begun meanwhile. */
+/** Run work that can be stopped; report its error unless other work has begun since. */
 async function work(doing, onFailure = () => {}) {
   stopAll();
   const mine = working = new AbortController();
@@ -80,8 +80,8 @@ async function search(turn, signal) {
   ].join(" · ");
 }
 
-/** A result with all that is shown of it; `level` is its score in five steps, 5 next to the best. Where the search is not
-    sure of an answer, none is above 2, and nothing in it is marked: what they share with the question may be anything. */
+/** Return a result with its display data; `level` is its score relative to the best, from 1 to 5. If the confidence of the
+    search is low, the level is at most 2 and no words are marked. */
 function hitOf(turn, result, best) {
   const units = unitsOf(result.chunk_txt);
   const [passage, ...words] = result.spans.map(({ start, end }) => [units(start), units(end)]);
@@ -99,15 +99,15 @@ async function answerTurn(turn, signal, again = false) {
   keep([turn]);
 }
 
-/** Answer the question that is shown again; `again` asks for another answer than the likeliest. */
+/** Answer the displayed question again; with `again`, sample at a higher temperature. */
 export function reanswer({ again = false } = {}) {
   const turn = current;
   if (turn) work((signal) => answerTurn(turn, signal, again));
 }
 
-// ── What is shown ───────────────────────────────────────────────────────────────────────────────────────────────────
+// ── Display ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** Show a turn, or with null none; those before it stand folded below. */
+/** Display a turn, or none for null; earlier turns are listed below it, collapsed. */
 export function show(turn) {
   current = turn;
   hidePeek();
@@ -130,7 +130,7 @@ export function show(turn) {
   drawEarlier();
 }
 
-/** List all passages, or the best few and a button for the rest. */
+/** List all passages, or the best few and a button that lists all. */
 export function listAll(isAll) {
   const items = [...at("found").children];
   items.forEach((item, place) => { item.hidden = !isAll && place >= FEW; });
@@ -152,7 +152,7 @@ function drawEarlier() {
   }));
 }
 
-/** Scroll to a hit and say which it is. `quietly`: leave the view of a narrow screen as it is. */
+/** Scroll to a hit and display its number. `quietly`: do not switch the view of a narrow screen. */
 export function goTo(hit, { quietly = false } = {}) {
   if (!quietly) {
     if (document.body.dataset.view !== "document") history.pushState({ turn: current.id, view: "document" }, "");
@@ -176,7 +176,7 @@ function goToChunk(chunk) {
   if (hit) goTo(hit);
 }
 
-/** Go to the next mark in the text, or with -1 to the one before. */
+/** Go to the next mark in the text, or to the previous mark for -1. */
 export function step(by) {
   if (!current?.hits.length) return;
   const ordered = inOrder(current.hits);
@@ -184,7 +184,7 @@ export function step(by) {
   goTo(ordered[(here + by + ordered.length) % ordered.length]);
 }
 
-/** Go where the reader was, when the browser goes back or forward. */
+/** Restore the turn and the view of an entry of the browser's history. */
 export function goBack({ turn: id, view } = {}) {
   const turn = turns.find((one) => one.id === id) ?? current;
   if (turn && turn !== current) {
@@ -194,7 +194,7 @@ export function goBack({ turn: id, view } = {}) {
   choose(view ?? "found");
 }
 
-/** Show an earlier turn, with its question and where that was asked; what was found and is lost is searched again. */
+/** Display an earlier turn with its question and scope; search again if its results are missing. */
 export function revisit(turn) {
   at("question").value = turn.question;
   const isThere = chooseScope(turn.scope);
@@ -223,7 +223,7 @@ export function forgetDocument(removed) {
   keep(turns);
 }
 
-// ── What survives ───────────────────────────────────────────────────────────────────────────────────────────────────
+// ── Storage ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 const kept = ({ chunk, ...rest }) => ({ ...rest, from: [chunk.document.id, chunk.number] });
 
@@ -234,14 +234,14 @@ function keep(changed) {
   })));
 }
 
-/** Take turns as they were kept, to documents that are there again. */
+/** Restore stored turns, whose documents are loaded. */
 export function restore(saved) {
   const byId = new Map(documents.map((one) => [one.id, one]));
   const back = (places) => places.map(({ from: [id, number], ...rest }) => ({ ...rest, chunk: byId.get(id)?.chunks[number] })).filter((one) => one.chunk);
   turns = saved.map((turn) => {
     chooseScope(turn.scope);
     const [hits, sources] = [back(turn.hits), back(turn.sources)];
-    const status = hits.length === turn.hits.length ? turn.status : "";  // it tells of what is not shown
+    const status = hits.length === turn.hits.length ? turn.status : "";  // the status describes results that are missing
     return { ...turn, corpus: corpus(), hits, status, sources: sources.length === turn.sources.length ? sources : [] };
   });
   chooseScope("all");

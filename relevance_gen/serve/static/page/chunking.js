@@ -1,21 +1,21 @@
-/** Cutting a text into chunks, at paragraphs and sentences. */
+/** Splits a text into chunks at paragraphs and sentences. */
 
-const SHORT = 200;  // characters under which paragraphs are joined
-const LONG = 1000;  // characters over which one is cut
+const SHORT = 200;  // shorter paragraphs, in characters, are joined
+const LONG = 1000;  // longer paragraphs, in characters, are split
 export const SENTENCE = /[.!?…؟।۔]["'”’»)\]]*\s+|[。！？．]["'”’»)\]」』）]*\s*/g;
-const BREAKS = [[SENTENCE, LONG / 4], [/\n/g, LONG / 2], [/\s+/g, LONG / 2]];  // best first, and from where on they count
+const BREAKS = [[SENTENCE, LONG / 4], [/\n/g, LONG / 2], [/\s+/g, LONG / 2]];  // in order of preference, each with the least length of the chunk before it
 const BREAKS_OF_CODE = [[/\n/g, LONG / 4], [/\s+/g, LONG / 2]];
 
-const BLANK = /[\s\x1c-\x1f\x85]/;  // what the server calls blank, too
+const BLANK = /[\s\x1c-\x1f\x85]/;  // the same characters that the server treats as blank
 const FENCE = /^ {0,3}(?:```|~~~)/gm;
 
-/** Tell whether a paragraph is plainly a heading: Markdown's, or a short line that begins as one and ends as none. */
+/** Return whether a paragraph is a heading: of Markdown, or a short line without the punctuation of a sentence. */
 export const isHeading = (paragraph) => /^(#{1,6} .*|[\p{Lu}\p{Lt}\d][^\n,;|={}<>\t]{0,59}(?<![.!?…:;,]))$/u.test(paragraph);
 
 export const beginsFence = (chunk) => /^ {0,3}(?:```|~~~)/.test(chunk);
 
-/** Yield start and end of each chunk of a text, white space between them left out, and whether it is of a fenced block. A
-    heading begins a chunk. */
+/** Yield start and end of each chunk without surrounding white space, and whether it is part of a fenced block. A heading
+    begins a chunk. */
 export function* chunksOf(text, { isCode = false } = {}) {
   const breaks = isCode ? BREAKS_OF_CODE : BREAKS;
   let open = null;
@@ -31,11 +31,11 @@ export function* chunksOf(text, { isCode = false } = {}) {
   if (open) yield* cut(text, ...open, breaks);
 }
 
-/** Yield start and end of each paragraph, and of each fenced block. No pattern begins with white space: on much of it
-    that takes quadratic time. */
+/** Yield start and end of each paragraph and of each fenced block. No pattern begins with white space, which takes
+    quadratic time on long runs of it. */
 function* paragraphsOf(text) {
   let start = 0;
-  let isOpen = false;  // a fence
+  let isOpen = false;  // whether a fence is open
   let seen = 0;
   for (const { index, 0: gap } of [...text.matchAll(/\n[^\S\n]*\n|\f/g), { index: text.length, 0: "" }]) {
     let end = index;
@@ -63,7 +63,7 @@ function* cut(text, start, end, breaks) {
   if (end > start) yield [start, end, isFenced];
 }
 
-/** Return where a full chunk ends: at the last break that does not come too early, never inside a surrogate pair. */
+/** Return the end of a full chunk: the last break after the least length, never inside a surrogate pair. */
 function endOfChunk(full, breaks) {
   for (const [pattern, least] of breaks) {
     const ends = [...full.matchAll(pattern)].map((found) => found.index + found[0].length).filter((end) => end > least);
@@ -72,7 +72,7 @@ function endOfChunk(full, breaks) {
   return full.codePointAt(full.length - 1) >= 0xd800 && full.codePointAt(full.length - 1) < 0xdc00 ? full.length - 1 : full.length;
 }
 
-/** Return a function from code points, in which the server counts, to the UTF-16 units in which the browser does. */
+/** Return a function that converts an offset in code points, as the server counts, to an offset in UTF-16 units. */
 export function unitsOf(text) {
   if (!/[\ud800-\udbff]/.test(text)) return (point) => point;
   const units = [0];

@@ -1,4 +1,4 @@
-/** The documents: read from files, cut into chunks, laid out, named on the shelf. */
+/** Documents: reads files, splits them into chunks, displays them, and lists their names. */
 
 import { chunksOf, isHeading } from "./chunking.js";
 import { at, button, complain, counted, make, nextFrame, Problem, say } from "./dom.js";
@@ -7,20 +7,20 @@ import { indexOf, optionsOfIndexes } from "./offered.js";
 import { kindOf, reading } from "./reading.js";
 import { Corpus, isTooMuch, post, tooMuch } from "./server.js";
 
-const GROUP = [12, 4000];  // least chunks and characters that are laid out together
-const AT_ONCE = 2000;  // chunks of a document that are drawn as it is read; those below, when they come near the view
+const GROUP = [12, 4000];  // minimum numbers of chunks and characters of a group
+const AT_ONCE = 2000;  // chunks that are drawn when a document is read; later chunks are drawn near the view
 const DRAWS_LATER = "ContentVisibilityAutoStateChangeEvent" in globalThis;
-const SLICE_MS = 12;  // longest stretch of work before the browser may draw
+const SLICE_MS = 12;  // maximum time of work before the browser can draw
 
 const utf8 = new TextEncoder();
 
 export let documents = [];  // { id, name, parts, file, kind, sheet, label, chunks, nBytes }
-let corpora = new Map();  // by the id of the one document, or "all"
+let corpora = new Map();  // id of a document, or "all", to its corpus
 
-/** Who is told when documents come and go, with what was removed; and of sheets that are laid out. */
+/** Callbacks: `changed` after a document is added or removed, with the removed document; `laidOut` for each new sheet. */
 export const listeners = { changed: () => {}, laidOut: () => {}, showFile: () => {} };
 
-/** Return what a question is put to: all chunks, those of the document that is chosen, or an index of the server. */
+/** Return the corpus of the selected scope: all chunks, the chunks of one document, or an index of the server. */
 export function corpus() {
   const chosen = at("scope").value || "all";
   const offered = indexOf(chosen);
@@ -31,7 +31,7 @@ export function corpus() {
   return corpora.get(chosen);
 }
 
-/** Add a document of `parts`, each with its `place` and its `text`, and lay it out bit by bit. */
+/** Add a document of `parts`, each with `place` and `text`, and lay it out incrementally. */
 export async function addDocument({ id, name, parts, file = null }, { isKept = false, quietly = false } = {}) {
   const added = { id: id ?? Math.max(Date.now(), 1 + (documents.at(-1)?.id ?? 0)), name, parts, file, chunks: [], nBytes: 0 };
   added.sheet = make("article", { className: "sheet" }, make("h2", { textContent: name }));
@@ -44,7 +44,7 @@ export async function addDocument({ id, name, parts, file = null }, { isKept = f
   listeners.laidOut(added.sheet);
   at("text").setAttribute("aria-busy", "true");
   const isWhole = await layOut(added, isKept);
-  if (!documents.includes(added)) return;  // it was removed meanwhile
+  if (!documents.includes(added)) return;  // it was removed during the layout
   collect();
   if (!added.chunks.length || !isWhole) {
     removeDocument(added);
@@ -58,7 +58,7 @@ const sumOf = (sizeOf) => documents.reduce((sum, one) => sum + sizeOf(one), 0);
 
 const areTooMuch = () => isTooMuch(sumOf(({ chunks }) => chunks.length), sumOf(({ nBytes }) => nBytes));
 
-/** Lay a document out, and tell whether all of it is: it may be removed meanwhile, or with it all may be too much. */
+/** Lay out a document; return false if it was removed meanwhile, or if all documents together exceed the limits. */
 async function layOut(added, isKept) {
   const isCode = added.kind === "code";
   const nChars = added.parts.reduce((sum, part) => sum + part.text.length, 0);
@@ -69,7 +69,7 @@ async function layOut(added, isKept) {
     if (!group) return;
     group.style.setProperty("--chars", group.n_chars);
     group.style.setProperty("--chunks", group.chunks.length);
-    if (DRAWS_LATER && added.chunks.length > AT_ONCE && !group.children.length) group.textContent = group.chunks.map((chunk) => chunk.text).join("\n\n");  // to be found by the browser
+    if (DRAWS_LATER && added.chunks.length > AT_ONCE && !group.children.length) group.textContent = group.chunks.map((chunk) => chunk.text).join("\n\n");  // plain text, so that the browser's search finds it
     else draw(group);
     added.sheet.append(group);
     group = null;
@@ -105,28 +105,28 @@ async function layOut(added, isKept) {
   return isKept || !areTooMuch();
 }
 
-/** Make the elements of a group's chunks that have none yet. */
+/** Create the missing elements of a group's chunks. */
 function draw(group) {
   const nDrawn = group.children.length;
   if (nDrawn === group.chunks.length) return;
-  if (!nDrawn) group.replaceChildren();  // the plain text
+  if (!nDrawn) group.replaceChildren();  // removes the plain text
   for (const chunk of group.chunks.slice(nDrawn)) group.append(chunk.drawn = elementOf(chunk));
 }
 
 at("text").addEventListener("contentvisibilityautostatechange", ({ target, skipped }) => { if (!skipped && target.chunks) draw(target); });
 
-/** Return in words where in its document a part stands, as in "page 3"; "" where it is the whole. */
+/** Return the location of a part in its document, such as "page 3"; "" for a whole document. */
 export function placeOf(place) {
   const [kind, which] = Object.entries(place ?? {}).find(([name]) => name !== "title") ?? [];
   return kind ? `${kind} ${which}` : "";
 }
 
-/** Return the words for a place, which in a PDF open its page. */
+/** Return the text of a location; for a page of a PDF, a button that opens the page. */
 export function pageOf(document, place, words) {
   return document.file && place?.page ? button(words, () => listeners.showFile(document, place.page), { label: `Show ${words} of ${document.name} as it is printed` }) : words;
 }
 
-/** Return how many blank lines stand for the white space between two chunks. */
+/** Return the number of blank lines that represent the white space between two chunks. */
 const blankLines = (gap) => Math.min(Math.max(gap.split("\n").length - 2, 0), 2);
 
 function addChunk(group, text, document, place, isFenced) {
@@ -147,12 +147,12 @@ function elementOf({ text, document, isFenced, blankLines: n }) {
   return element;
 }
 
-/** A name is cut in its middle where there is no room: names that begin alike differ at their ends. */
+/** Return the list item of a document. A long name is shortened in its middle, because names often differ at their ends. */
 function labelOf(added) {
   const cutAt = added.name.length < 28 ? added.name.length : added.name.length - 14;
   const name = button("", () => { listeners.showFile(null); added.sheet.scrollIntoView(); }, { className: "name", label: added.name });
   name.title = added.name;
-  name.dir = "auto";  // its two halves stand in the order of its script
+  name.dir = "auto";  // the order of its halves follows the direction of its script
   name.append(make("span", {}, added.name.slice(0, cutAt)), make("span", {}, added.name.slice(cutAt)));
   const remove = button("×", () => { removeDocument(added); at("add").focus(); }, { label: `Remove ${added.name}` });
   remove.title = "Remove";
@@ -168,7 +168,7 @@ export function removeDocument(removed) {
   collect(removed);
 }
 
-/** Offer to choose between all documents, one of them, and the indexes of the server. */
+/** List the scopes of a question: all documents, each document, and the indexes of the server. */
 export function listScopes() {
   const chosen = at("scope").value;
   const offered = optionsOfIndexes();
@@ -180,7 +180,7 @@ export function listScopes() {
   at("scope-label").hidden = documents.length < 2 && !offered.length;
 }
 
-/** Choose what is asked, all documents where that is not there, and tell whether it is. */
+/** Select a scope; return false, and select all documents, if it does not exist. */
 export function chooseScope(scope) {
   at("scope").value = scope;
   const isThere = at("scope").selectedIndex >= 0;
@@ -188,7 +188,7 @@ export function chooseScope(scope) {
   return isThere;
 }
 
-/** See anew what can be asked, when a document has come or gone. */
+/** Update the corpora and scopes after a document was added or removed. */
 function collect(removed = null) {
   corpora = new Map();
   listScopes();
@@ -217,9 +217,9 @@ export async function addFiles(files) {
   if (at("status").textContent.startsWith("Reading ")) say("");
 }
 
-/** Read a file: here where it is text, by the server where it is a PDF, a page or an Office file. */
+/** Read a file: text in the browser; PDF, HTML and Office files by the server. */
 async function documentOf(file) {
-  if (isTooMuch(0, file.size / 2)) throw tooMuch(`${file.name} was not added: it is`);  // half, for it may be UTF-16
+  if (isTooMuch(0, file.size / 2)) throw tooMuch(`${file.name} was not added: it is`);  // half of its size, because it can be UTF-16
   const bytes = new Uint8Array(await file.arrayBuffer());
   if (!bytes.length) throw new Problem(`${file.name} is empty.`);
   const beginning = String.fromCharCode(...bytes.subarray(0, 5));

@@ -1,15 +1,15 @@
-/** The few things that every part of the page does with its elements. */
+/** Helpers for elements that all modules of the page use. */
 
 export const at = (id) => document.getElementById(id);
 
-/** Make an element; children are elements or strings, which become text nodes, and null for none. */
+/** Create an element. Children are elements or strings, which become text nodes; null is left out. */
 export function make(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
   made.append(...children.filter((child) => child !== null));
   return made;
 }
 
-/** Make a button that says `text` and calls `act`; `label` is what a screen reader says of it, where that is more. */
+/** Create a button with `text` that calls `act`; `label` is its accessible name if that differs from the text. */
 export function button(text, act, { className = "plain", label = "" } = {}) {
   const made = make("button", { type: "button", className }, text);
   if (label) made.setAttribute("aria-label", label);
@@ -21,7 +21,7 @@ export const nextFrame = () => new Promise((resolve) => { requestAnimationFrame(
 
 export const counted = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
 
-/** What went wrong, in words for the reader; `status` is what the server answered with. */
+/** An error with a message for the user; `status` is the HTTP status, if the server reported it. */
 export class Problem extends Error {
   constructor(message, status = 0) {
     super(message);
@@ -29,7 +29,7 @@ export class Problem extends Error {
   }
 }
 
-/** Show what went wrong beside the question, or with null nothing. Whatever was stopped is nothing wrong. */
+/** Display an error below the question, or none for null. An AbortError is not displayed. */
 export function complain(error) {
   if (error?.name === "AbortError") return;
   at("trouble").hidden = !error;

@@ -24,11 +24,11 @@ export function markdownOf(turn) {
   return [`## ${escapeLine(question)}`, ...texts.map(escapeMarkdown), ...(listed.length ? ["### Sources", ...listed] : [])].join("\n\n");
 }
 
-/** Copy a text, and say so on the button. */
+/** Copy a text to the clipboard, and confirm it on the button. */
 export async function copy(text, pressed) {
   try {
     await navigator.clipboard.writeText(text);
-  } catch {  // only pages that came by TLS or from this machine may write the clipboard
+  } catch {  // the clipboard is available only with TLS or on localhost
     const field = make("textarea", { value: text, className: "unseen" });
     document.body.append(field);
     field.select();

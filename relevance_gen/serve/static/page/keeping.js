@@ -1,6 +1,6 @@
-/** What survives a reload: documents, questions and answers, in this browser's IndexedDB and nowhere else. */
+/** Stores documents, questions and answers in this browser's IndexedDB, so that they survive a reload. */
 
-const MOST_BYTES = 64 << 20;  // of all documents together
+const MOST_BYTES = 64 << 20;  // maximum size of all documents together
 const MOST_TURNS = 50;
 
 let opened = null;
@@ -19,7 +19,7 @@ function open() {
   return opened;
 }
 
-/** Do something with the stores, and return what `work` asks for; where nothing can be kept, nothing is, and null comes. */
+/** Run `work` in a transaction and return the result of its request; null if the database is not available. */
 async function within(mode, work) {
   try {
     const database = await open();
@@ -36,9 +36,9 @@ async function within(mode, work) {
 
 const sizeOf = ({ parts, file }) => parts.reduce((sum, part) => sum + 2 * part.text.length, 0) + (file?.size ?? 0);
 
-let nBytes = new Map();  // by the document's id
+let nBytes = new Map();  // document id to size
 
-/** Keep a document, and tell whether it could be. */
+/** Store a document; return false if it does not fit or cannot be stored. */
 export async function keepDocument({ id, name, parts, file }) {
   const size = sizeOf({ parts, file });
   if ([...nBytes.values()].reduce((sum, one) => sum + one, size) > MOST_BYTES) return false;
@@ -51,7 +51,7 @@ export function dropDocument(id) {
   return within("readwrite", (documents) => documents.delete(id));
 }
 
-/** Keep turns beside those of other tabs, and of all the last. */
+/** Store turns together with those of other tabs; only the latest turns are kept. */
 export function keepTurns(turns) {
   return within("readwrite", (_, store) => {
     for (const turn of turns) store.put(turn);
@@ -60,7 +60,7 @@ export function keepTurns(turns) {
   });
 }
 
-/** Return the documents and turns that are kept, the oldest first. */
+/** Return the stored documents and turns in order of time. */
 export async function kept() {
   const documents = (await within("readonly", (store) => store.getAll())) ?? [];
   nBytes = new Map(documents.map((one) => [one.id, sizeOf(one)]));

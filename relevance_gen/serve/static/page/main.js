@@ -1,4 +1,4 @@
-/** The page begins here: what the reader does, and what is there when it opens. */
+/** Entry point: handles the input of the user, and restores the state when the page opens. */
 
 import { isDrawn } from "./answering.js";
 import * as asking from "./asking.js";
@@ -12,10 +12,10 @@ import { askForLimits, hasKey, takeKey } from "./server.js";
 import { choose } from "./view.js";
 import { showFile } from "./viewer.js";
 
-const BIG_PASTE = 200_000;  // characters; a text field would lay all of them out
+const BIG_PASTE = 200_000;  // characters; a text field would lay out all of them
 const EXAMPLE = { name: "How things are found", question: "How do desert ants know how far they have gone?" };
 
-/** Name a pasted text by its first line, of which a long one ends after a word. */
+/** Return a name for a pasted text: its first line, shortened at the end of a word. */
 function nameOf(text) {
   const line = text.trim().split("\n", 1)[0].replace(/^#+\s*/, "");
   return line.length > 60 ? `${line.match(/^.{1,59}(?=\s)|^.{1,59}/u)[0]}…` : line || "Text";
@@ -83,7 +83,7 @@ function onDrop(event) {
   else takeText(event.dataTransfer.getData("text/plain"));
 }
 
-/** Let a dialog's form close it as "given", its other button and Escape without. */
+/** Prepare a dialog whose form closes it with the value "given"; the cancel button and Escape close it without. */
 function prepareDialog(name, onGiven = () => {}) {
   const dialog = at(`${name}-dialog`);
   dialog.querySelector("form").addEventListener("submit", () => { dialog.returnValue = "given"; });
@@ -93,15 +93,15 @@ function prepareDialog(name, onGiven = () => {}) {
   return () => { dialog.returnValue = ""; dialog.showModal(); };
 }
 
-// ── What is there ───────────────────────────────────────────────────────────────────────────────────────────────────
+// ── State ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** Return the question in the address, and where it was asked. */
+/** Return the question and the scope in the address. */
 function inAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
   return { question: given.get("q") ?? "", scope: given.get("in") ?? "all" };
 }
 
-/** Show what was there before, or on a first visit the example. */
+/** Restore the stored documents and turns; add the example on a first visit. */
 async function begin() {
   askForLimits();
   const before = await kept();

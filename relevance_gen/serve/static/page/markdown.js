@@ -1,11 +1,11 @@
-/** A small part of Markdown, as models write it: elements and text nodes, nothing that is parsed as markup. */
+/** Renders the subset of Markdown that models write as elements and text nodes; nothing is parsed as HTML. */
 
 import { make } from "./dom.js";
 
 const INLINE = /(`+)(.+?)\1|\*\*(\S(?:.*?\S)?)\*\*|(?<![\w*])[*_](\S(?:[^*_\n]*?\S)?)[*_](?!\w)|\[(\d{1,2}(?:, ?\d{1,2})*)\]|\uE000(\d+)\uE001/gs;
 const MOST_DEEP = 3;
 
-/** Return what stands in a text for the citation with a number, which `cite` makes an element of; a private character. */
+/** Return the placeholder of a citation in a text, a private character and a number; `cite` replaces it by an element. */
 export const mark = (number) => `\uE000${number}\uE001`;
 const unmarked = (text) => text.replace(/\uE000\d+\uE001/g, "");
 
@@ -39,7 +39,7 @@ export function markdown(text, cite) {
   return blocks;
 }
 
-/** Return the nodes of a text that stands in one block. */
+/** Return the nodes of the text of one block. */
 export function inline(text, cite, depth = 0) {
   if (depth === MOST_DEEP) return [text];
   const nodes = [];

@@ -1,20 +1,20 @@
-/** Marks in the text: what was found is shaded there, and has its place on the strip beside the scrollbar. */
+/** Marks of results: shaded ranges in the text, and marks on the strip next to the scrollbar. */
 
 import { at, make, nextFrame } from "./dom.js";
 
 const MARKS = ["shade-1", "shade-2", "shade-3", "shade-4", "shade-5", "passage", "word"];
 
-let hits = [];  // what is marked: see `asking`
+let hits = [];  // the marked results, see `asking`
 let go = () => {};  // called with a hit whose mark is clicked
 
-/** Return the set of ranges that the style paints as ::highlight(name); browsers without highlights paint none. */
+/** Return the set of ranges that the style sheet displays as ::highlight(name), if the browser supports highlights. */
 export function marks(name) {
   if (!globalThis.Highlight) return new Set();
   if (!CSS.highlights.has(name)) CSS.highlights.set(name, Object.assign(new Highlight(), { priority: MARKS.indexOf(name) }));
   return CSS.highlights.get(name);
 }
 
-/** Return the range between two characters of an element's text, whatever elements inside they stand in. */
+/** Return the range between two offsets in an element's text, across nested elements. */
 export function range(element, start, end) {
   const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
   const made = {};
@@ -28,14 +28,14 @@ export function range(element, start, end) {
   return new StaticRange(made);
 }
 
-/** Marks stand only in groups near the view: painting looks at every range that there is. */
+/** Set the ranges of groups near the view only, because the time to paint grows with the number of ranges. */
 const groupsInView = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
     for (const hit of hits) if (hit.chunk.group === target) (isIntersecting ? mark : unmark)(hit);
   }
 }, { root: at("text"), rootMargin: "50%" });
 
-/** Mark these hits and no others; `onClick` is called with the hit whose mark at the scrollbar is clicked. */
+/** Replace the marked hits; `onClick` is called with the hit whose mark on the strip is clicked. */
 export function markHits(found, onClick) {
   groupsInView.disconnect();
   for (const name of MARKS) marks(name).clear();
@@ -59,7 +59,7 @@ function unmark(hit) {
   hit.ranges = null;
 }
 
-/** Put a mark for each hit where it stands in the whole text. Groups out of view count with their estimated height. */
+/** Place the mark of each hit on the strip. Groups out of view count with their estimated height. */
 export function placeMarks() {
   const height = at("text").scrollHeight;
   const drawn = hits.map((hit) => {
@@ -74,21 +74,21 @@ export function placeMarks() {
   at("strip").replaceChildren(...drawn);
 }
 
-/** Groups that come into view get their real height, and move what is below. */
+/** Update the marks when groups that come into view get their real height. */
 export const sizes = new ResizeObserver(placeMarks);
 
 const offsetIn = (group) => group.getBoundingClientRect().top - at("text").getBoundingClientRect().top + at("text").scrollTop;
 
-/** Return the hits in the order in which they stand in the text. */
+/** Return the hits in the order of the text. */
 export const inOrder = (found) => [...found].sort((one, other) => one.chunk.document.id - other.chunk.document.id || one.chunk.number - other.chunk.number);
 
-let awaited = null;  // what is to be brought into view when the text is shown
+let awaited = null;  // the element to scroll to when the text is displayed
 
 export function bringAwaited() {
   if (awaited) bringIntoView(awaited);
 }
 
-/** Scroll the text, and once more when the groups around have their real height. */
+/** Scroll to an element, and again after the groups around it have their real height. */
 export async function bringIntoView(element) {
   awaited = at("text").offsetHeight ? null : element;
   if (awaited) return;

@@ -1,15 +1,15 @@
-/** Indexes that the server offers by name, to be asked in place of documents. */
+/** Indexes of the server, which can be searched by name instead of documents. */
 
 import { at, make } from "./dom.js";
 import { kindOf, reading } from "./reading.js";
 import { keyHeader, post } from "./server.js";
 
-const PREFIX = "index:";  // of an option's value
+const PREFIX = "index:";  // prefix of an option's value
 
-let indexes = [];  // as the server describes them
-const asked = new Map();  // by name
+let indexes = [];  // the server's descriptions
+const asked = new Map();  // name to opened index
 
-/** Ask what the server offers to this key; nothing, where it cannot be asked. */
+/** Load the list of indexes for this key; it is empty if the request fails. */
 export async function lookForIndexes() {
   try {
     indexes = (await (await fetch("indexes", { headers: keyHeader() })).json()).indexes ?? [];
@@ -18,14 +18,14 @@ export async function lookForIndexes() {
   }
 }
 
-/** Return the options for them, none where there are none. */
+/** Return the options for the indexes; [] without indexes. */
 export function optionsOfIndexes() {
   if (!indexes.length) return [];
   const options = indexes.map(({ name, state }) => make("option", { value: PREFIX + name, textContent: state === "unavailable" ? `${name} (unavailable)` : name, disabled: state === "unavailable" }));
   return [make("optgroup", { label: "On the server" }, ...options)];
 }
 
-/** Return the index that an option stands for; null for another option. */
+/** Return the index of an option; null for other options. */
 export function indexOf(value) {
   if (!value.startsWith(PREFIX)) return null;
   const name = value.slice(PREFIX.length);
@@ -40,25 +40,25 @@ export function forgetIndexes() {
 
 const sizeOf = (name) => indexes.find((one) => one.name === name)?.num_chunks ?? 0;
 
-/** An index to ask. Of its chunks those that were found are shown, in their order. */
+/** An index of the server. Only chunks that were found are displayed, in their order. */
 class OfferedIndex {
   constructor(name) {
     this.name = name;
     this.size = sizeOf(name);
-    this.chunks = new Map();  // by position
+    this.chunks = new Map();  // position to chunk
     this.sheet = make("article", { className: "sheet" }, make("h2", { textContent: `${name}: results` }));
   }
 
   async post(path, fields, signal) {
     const response = await post(path, JSON.stringify({ ...fields, index: this.name }), signal);
-    if (!this.size) {  // it was opened for this
+    if (!this.size) {  // the search opened the index
       await lookForIndexes();
       this.size = sizeOf(this.name);
     }
     return response;
   }
 
-  /** Return the chunk that a result of a search is; null for one that was not found before and has no text. */
+  /** Return the chunk of a search result; null for a result without text that was not found before. */
   chunkOf({ original_index: position, chunk_txt: text, metadata = {}, title }) {
     if (this.chunks.get(position)?.text === (text ?? this.chunks.get(position)?.text)) return this.chunks.get(position) ?? null;
     this.chunks.get(position)?.group.remove();  // the index has changed

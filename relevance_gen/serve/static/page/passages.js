@@ -1,4 +1,4 @@
-/** The list of what was found, and why it was. */
+/** The list of results, and the explanation of a score. */
 
 import { SENTENCE } from "./chunking.js";
 import { button, complain, counted, make } from "./dom.js";
@@ -7,9 +7,9 @@ import { marks, range } from "./marks.js";
 import { reading } from "./reading.js";
 
 const EXCERPT = 320;  // characters
-const BEGINNING = new RegExp(`${SENTENCE.source}|\\n\\s*\\n|\\n(?=[ \\t]*(?:[-*+|>#•]|\\d+[.)])\\s)`, "g");  // of a sentence, a paragraph, an item
+const BEGINNING = new RegExp(`${SENTENCE.source}|\\n\\s*\\n|\\n(?=[ \\t]*(?:[-*+|>#•]|\\d+[.)])\\s)`, "g");  // beginning of a sentence, a paragraph or a list item
 
-/** Make the item of a hit; `go` is called when it is chosen. What its button is stands in the hit from then on. */
+/** Create the list item of a hit and set `hit.button`; `go` is called when the button is pressed. */
 export function itemOf(turn, hit, place, go) {
   const [from, to] = excerptOf(hit);
   const { text, document, isFenced } = hit.chunk;
@@ -25,14 +25,14 @@ export function itemOf(turn, hit, place, go) {
   return make("li", {}, hit.button, make("div", { className: "under" }, whereOf(hit.chunk), why));
 }
 
-/** Return where a chunk is from: its document where there are several, and its page. */
+/** Return the source of a chunk: its document if there are several, and its page. */
 function whereOf({ document: from, place }) {
   const words = placeOf(place);
   const name = documents.length > 1 || from.isOffered ? make("span", { className: "from", dir: "auto", textContent: from.name, title: from.name }) : null;
   return make("span", { className: "where" }, name, words ? pageOf(from, place, words) : null);
 }
 
-/** Return the part of a chunk around its best passage, beginning with a sentence where one begins near. */
+/** Return the part of a chunk around its best passage, which begins with a sentence if one begins nearby. */
 export function excerptOf({ chunk: { text }, passage }) {
   const start = passage?.[0] ?? 0;
   const before = [...text.slice(0, start).matchAll(BEGINNING)].at(-1);
@@ -57,7 +57,7 @@ const PARTS = {
   neighbors: "the passages next to it", semantic: "similar meaning", reranker: "the reranker",
 };
 
-/** Fetch once why a chunk scored, and show it as a sentence and a table. */
+/** Request the explanation of a score once, and display it as a sentence and a table. */
 async function explain(turn, hit, why) {
   if (why.querySelector("table")) return;
   try {
@@ -72,7 +72,7 @@ async function explain(turn, hit, why) {
 
 const added = (parts) => Object.entries(PARTS).map(([name, said]) => [said, parts[name] ?? 0]).filter(([, share]) => share > 0);
 
-/** Say in one sentence what gave most of a score: the best words, and what stands out beside them. */
+/** Return one sentence with the largest contributions to a score: the best words, and other large parts. */
 function sentenceOf({ score, terms, ...parts }, n, isBest) {
   const most = Math.max(...terms.map((term) => term.contribution));
   const words = terms.filter(({ contribution }) => contribution > 0 && contribution > most / 2).slice(0, 4).map(({ term, df }) => [`“${term}”`, df]);

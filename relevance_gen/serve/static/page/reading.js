@@ -1,18 +1,18 @@
-/** Documents as they are meant to be read: Markdown, and prose whose lines were broken. Marks stand at characters of the
-    text, so it stays whole: signs and line ends are elements that the style hides. */
+/** Displays documents for reading: Markdown, and prose with wrapped lines. Marks refer to offsets in the text, so the text
+    stays complete: Markdown signs and line ends are elements that the style sheet hides. */
 
 import { make } from "./dom.js";
 
 const CODE = /\.(?:bat|c|cc|cfg|conf|cpp|cs|css|csv|go|h|hpp|ini|ipynb|java|js|json|jsonl|kt|log|lua|php|pl|ps1|py|r|rb|rs|scala|sh|sql|swift|tex|toml|ts|tsv|tsx|xml|ya?ml)$/i;
 const MARKDOWN = /\.(?:md|markdown|mdx|qmd|rmd)$/i;
-const EXTRACTED = /\.(?:x?html?|eml|epub|docx|od[tps]|pptx|xlsx)$/i;  // the server writes their headings as Markdown's
+const EXTRACTED = /\.(?:x?html?|eml|epub|docx|od[tps]|pptx|xlsx)$/i;  // the server writes their headings in Markdown
 const SIGNS = /^(?:#{1,6} \S|```|\|.*\|$)|\*\*\S|`\S[^`\n]*`|\]\(\S+\)/m;
 
-const WRAPPED = /((?<=[^\n]{45}\p{Ll})\n(?=\p{L})|(?<=[^\n]{46})\n(?=\p{Ll}))/u;  // where a long line goes on in the next
+const WRAPPED = /((?<=[^\n]{45}\p{Ll})\n(?=\p{L})|(?<=[^\n]{46})\n(?=\p{Ll}))/u;  // a long line that continues in the next line
 const FENCE = /^ {0,3}(?:```|~~~)/;
-const FRONT = /^---\n(?:[\w-]+:.*\n|-?[ \t].*\n)+---(?:\n|$)/;  // what is said of a text before it begins
+const FRONT = /^---\n(?:[\w-]+:.*\n|-?[ \t].*\n)+---(?:\n|$)/;  // front matter
 const RULE = /^ {0,3}(?:(?:[-*_][ \t]*){3,}|=+[ \t]*)$/;
-const DELIMITERS = /^[ \t]*\|[\s:|-]*-[\s:|-]*$/;  // the row below a table's heads
+const DELIMITERS = /^[ \t]*\|[\s:|-]*-[\s:|-]*$/;  // the row below the header of a table
 const BLOCK = /^(?:(?<head> {0,3}#{1,6}[ \t]+)|(?<item>[ \t]*(?:[-*+:]|\d{1,3}[.)])[ \t]+)|(?<quote> {0,3}>[ \t]?)|(?<row>[ \t]*\|))/;
 const INLINE = new RegExp([
   /(`+)([^`]|[^`].*?[^`])\1(?!`)/,
@@ -22,9 +22,9 @@ const INLINE = new RegExp([
   /(<!--.*?-->)|(\\)([!-/:-@[-`{-~])/,
 ].map((one) => one.source).join("|"), "gs");
 const MOST_DEEP = 3;
-const MOST_CHARS = 4000;  // of a text; longer ones stand as they are, for patterns may take quadratic time
+const MOST_CHARS = 4000;  // longer texts are displayed unchanged, because patterns can take quadratic time
 
-/** Tell how a document is to be read: as "code", as it stands; as "text"; with "headings" as in Markdown; as "markdown". */
+/** Return the kind of a document: "code", "text", "headings" (text with headings of Markdown) or "markdown". */
 export function kindOf(name, text) {
   if (CODE.test(name)) return "code";
   if (EXTRACTED.test(name)) return "headings";
@@ -33,13 +33,13 @@ export function kindOf(name, text) {
 
 const hidden = (text, className = "sign") => make("span", { className }, text);
 
-/** Return nodes whose text is `text`, with the signs of its kind hidden. `isFenced`: it is of a block of code. */
+/** Return nodes whose text is `text`, with Markdown signs hidden. `isFenced`: the text is part of a block of code. */
 export function reading(text, kind, { isFenced = false } = {}) {
   if (kind === "code" || (isFenced && kind !== "markdown") || text.length > MOST_CHARS) return [text];
   if (kind === "text") return text.split(WRAPPED).map((part, place) => (place % 2 ? hidden(part, "soft") : part));
   const nodes = [];
   let isCode = isFenced && !FENCE.test(text);
-  let open = null;  // the block to which lines are added
+  let open = null;  // the block that receives lines
   const close = () => {
     if (open) nodes.push(...nodesOfBlock(open));
     open = null;
@@ -75,7 +75,7 @@ export function reading(text, kind, { isFenced = false } = {}) {
   return nodes;
 }
 
-/** Return the nodes of a block, the last line's end of which ends the block where blocks stand below each other. */
+/** Return the nodes of a block. The end of its last line is outside if another block follows. */
 function nodesOfBlock({ name, sign, text, level = sign.trim().length }) {
   const end = text.match(name === "head" ? /(?:[ \t]+#+)?[ \t]*\n?$/ : /\n?$/)[0];
   const inner = text.slice(0, text.length - end.length);
@@ -91,12 +91,12 @@ function nodesOfBlock({ name, sign, text, level = sign.trim().length }) {
 
 function rowOf(line) {
   if (DELIMITERS.test(line)) return hidden(line);
-  const parts = line.split(/([ \t]*(?<!\\)\|[ \t]*\n?)/);  // cells and what is between them
+  const parts = line.split(/([ \t]*(?<!\\)\|[ \t]*\n?)/);  // cells and separators
   const made = parts.map((part, place) => (place % 2 ? hidden(part, "pipe") : part || (place && place < parts.length - 1) ? make("span", { className: "cell" }, ...inline(part)) : null));
   return make("span", { className: "row" }, ...made);
 }
 
-/** Return the nodes of a text in one block: emphasis, code, links; lines that were broken run on. */
+/** Return the nodes of a text in one block: emphasis, code, links; wrapped lines are joined. */
 function inline(text, depth = 0) {
   const nodes = [];
   let last = 0;
@@ -114,5 +114,5 @@ function inline(text, depth = 0) {
   return [...nodes, ...runningOn(text.slice(last))];
 }
 
-/** Line ends become spaces, but where two spaces stand before them; the signs of a quotation's next line are hidden. */
+/** Convert line ends to spaces unless two spaces precede them; hide the quotation sign of the next line. */
 const runningOn = (text) => text.split(/((?<!  )\n[ \t]*)((?:>[ \t]?)*)/).map((part, place) => (place % 3 && part ? hidden(part, place % 3 === 1 ? "soft" : "sign") : part)).filter(Boolean);

@@ -1,8 +1,8 @@
-/** How the server is asked: its limits, the key, requests about chunks, and streams of events. */
+/** Requests to the server: its limits, the key, searches of chunks, and streams of events. */
 
 import { at, counted, Problem, say } from "./dom.js";
 
-const KEY = "relevance_gen.key";  // sessionStorage: gone with the tab
+const KEY = "relevance_gen.key";  // in sessionStorage, which ends with the tab
 
 export const CUT = "The connection was closed before the answer was complete.";
 
@@ -11,26 +11,26 @@ export const hasKey = () => Boolean(sessionStorage.getItem(KEY));
 export const keyHeader = () => ({ "X-API-Key": sessionStorage.getItem(KEY) ?? "" });
 
 const MIB = 1 << 20;
-const FOR_CHUNKS = 0.99;  // of a request's bytes; the rest is for the question
-let most = { max_chunks: Infinity, max_body_bytes: Infinity };  // of one request
+const FOR_CHUNKS = 0.99;  // fraction of the bytes of a request; the rest is for the question
+let most = { max_chunks: Infinity, max_body_bytes: Infinity };  // limits of one request
 
-/** Ask how much the server takes; until it has said that, it is the server that refuses what is too much. */
+/** Load the limits of the server; until then only the server checks them. */
 export async function askForLimits() {
   try {
     most = (await (await fetch("./", { headers: { Accept: "application/json" }, cache: "no-store" })).json()).limits ?? most;
-  } catch { /* it does not answer, and says nothing of limits */ }
+  } catch { /* without limits the server checks the requests */ }
 }
 
-/** Tell whether so many chunks, of so many bytes as JSON, are more than one request may bring. */
+/** Return whether a number of chunks, or their bytes as JSON, exceed the limits of one request. */
 export const isTooMuch = (nChunks, nBytes) => nChunks > most.max_chunks || nBytes > FOR_CHUNKS * most.max_body_bytes;
 
-/** Return what is wrong with what is too much, and what to do about it. */
+/** Return the error for documents that exceed the limits, with the remedy. */
 export function tooMuch(what) {
   const limits = most.max_chunks < Infinity ? ` (${counted(most.max_chunks, "passage")}, ${(most.max_body_bytes / MIB).toLocaleString("en", { maximumSignificantDigits: 3 })} MiB)` : "";
   return new Problem(`${what} more than this server searches at once${limits}. Use fewer or smaller documents, or let the server serve an index of them: relevance-gen index FILE --save A.index, then relevance-gen serve --index A=A.index`, 413);
 }
 
-/** Take the key out of the address, as the server's link has it, so that it is neither seen nor kept there. */
+/** Move the key from the address, where the server's link has it, to the session, so that it is not displayed or stored. */
 export function takeKey() {
   const given = new URLSearchParams(location.hash.slice(1));
   if (!given.has("key")) return;
@@ -39,7 +39,7 @@ export function takeKey() {
   history.replaceState(history.state, "", `${location.pathname}${location.search}${given.size ? `#${given}` : ""}`);
 }
 
-/** Post JSON; ask for a key first, and again where it is wrong. Cancelling the dialog throws an AbortError. */
+/** Post JSON; request a key first, and again if it is wrong. Cancelling the dialog throws an AbortError. */
 export async function post(path, body, signal) {
   if (!hasKey()) await askForKey();
   for (;;) {
@@ -67,21 +67,21 @@ async function countDown(seconds, signal) {
   }
 }
 
-/** Some chunks to ask about: the server keeps them once they came, and is asked by a name from then on. */
+/** Chunks to search. The server caches their index after the first request; later requests use its name. */
 export class Corpus {
   constructor(chunks) {
     this.chunks = chunks;
     this.size = chunks.length;
-    this.body = null;  // the chunks as JSON, made once
+    this.body = null;  // the chunks as JSON, created once
     this.name = null;
   }
 
-  /** Return the chunk that a result of a search is. */
+  /** Return the chunk of a search result. */
   chunkOf({ original_index: position }) {
     return this.chunks[position];
   }
 
-  /** Return how the server calls a chunk. */
+  /** Return the position of a chunk in requests. */
   positionOf(chunk) {
     return this.chunks.indexOf(chunk);
   }
@@ -91,7 +91,7 @@ export class Corpus {
       try {
         return await post(path, JSON.stringify({ ...fields, index: this.name }), signal);
       } catch (error) {
-        if (error.status !== 404) throw error;  // the server has forgotten them, or another of its processes is asked
+        if (error.status !== 404) throw error;  // the server evicted the index, or another process answers
       }
     }
     this.body ??= new Blob([JSON.stringify(this.chunks.map((chunk) => chunk.text))]);
@@ -134,7 +134,7 @@ export const sentence = (message) => `${message[0].toUpperCase()}${message.slice
 
 let keyAsked = null;
 
-/** Ask for the key once, however many requests wait for it. */
+/** Show the dialog for the key once, for all requests that wait for it. */
 function askForKey(complaint) {
   keyAsked ??= showKeyDialog(complaint).finally(() => { keyAsked = null; });
   return keyAsked;
@@ -179,6 +179,6 @@ async function* decoded(stream) {
     if (error.name === "AbortError") throw error;
     throw new Problem(CUT);
   } finally {
-    reader.cancel().catch(() => {});  // whoever stops reading frees the server's slots
+    reader.cancel().catch(() => {});  // frees the slots of the server
   }
 }

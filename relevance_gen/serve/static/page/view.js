@@ -1,4 +1,4 @@
-/** Which of the two panes is shown, where there is room for one. */
+/** Selects the pane that a narrow screen displays. */
 
 import { bringAwaited, placeMarks } from "./marks.js";
 

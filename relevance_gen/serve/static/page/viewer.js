@@ -1,14 +1,14 @@
-/** A PDF as it is printed, in the browser's own viewer, beside the answer and at the page in question. */
+/** Displays a PDF in the browser's viewer next to the answer, at the page of a passage. */
 
 import { at } from "./dom.js";
 import { choose } from "./view.js";
 
 let address = "";
-let shown = null;  // the document
+let shown = null;  // the displayed document
 
 export const isViewing = () => shown !== null;
 
-/** Show a page of a document's file in place of the text, or with null the text again. */
+/** Display a page of a document's file instead of the text, or the text again for null. */
 export function showFile(document, page = 1) {
   if (document !== shown) {
     URL.revokeObjectURL(address);
@@ -24,7 +24,7 @@ export function showFile(document, page = 1) {
   at("viewer-name").textContent = `${document.name}, page ${page}`;
   at("viewer-link").href = place;
   if (!navigator.pdfViewerEnabled) return;
-  // A frame of its own for each page: a viewer that is there already does not turn to another.
+  // A new frame for each page, because an open viewer does not change its page.
   const frame = globalThis.document.createElement("iframe");
   frame.title = `${document.name}, page ${page}`;
   frame.src = place;
