@@ -2,7 +2,8 @@
 
 Each DIR is a collection as `bench.layouts` reads it. Sentences of one of ten chunks are cited from
 these chunks: unchanged, with words removed, with words replaced by words of a different document,
-and with halves of two sentences joined. Sentences of different documents should not be cited. The
+and with halves of two sentences joined. Sentences of different documents should not be cited, and
+neither should sentences with an added negation, another number or another name. The
 minimum score of `relevance_gen.asking.citations` is the midpoint of the two thresholds that
 separate both groups best. Reported for each collection is the threshold that all remaining
 collections would choose.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import time
 from pathlib import Path
 
@@ -28,7 +30,17 @@ N_SOURCES = 10
 MIN_WORDS = 8
 """Minimum words of a changed sentence; in Chinese, without spaces, four characters count as a
 word."""
+MIN_CONTRADICTIONS = 30
+"""Minimum number of changed sentences for a figure."""
 CHANGES = ("1 word left out", "1 word replaced", "3 words replaced", "half of the words replaced")
+
+_AUXILIARY = re.compile(
+    r"\b(is|are|was|were|has|have|had|can|could|will|would|may|must|ist|sind|war|waren|wird|hat|был|была|были)\b"
+)
+_GERMAN = {"ist", "sind", "war", "waren", "wird", "hat"}
+_RUSSIAN = {"был", "была", "были"}
+_NUMBER = re.compile(r"(?<![\w\[.,])\d+")
+_NAME = re.compile(r"(?<=[a-zа-я] )[A-ZА-Я]\w{3,}")
 
 
 @frozen
@@ -120,6 +132,56 @@ def named(text: str, sources: list[str]) -> list[list[str]]:
     ]
 
 
+def negated(sentence: str) -> str | None:
+    """Return a sentence with a negation after its first auxiliary verb; None without such a verb."""
+    if "是" in sentence:
+        return sentence.replace("是", "不是", 1)
+    match = _AUXILIARY.search(sentence)
+    if match is None:
+        return None
+    verb = match[0].casefold()
+    negation = "nicht" if verb in _GERMAN else "не" if verb in _RUSSIAN else "not"
+    return f"{sentence[: match.end()]} {negation}{sentence[match.end() :]}"
+
+
+def with_number(sentence: str, draw: random.Random) -> str | None:
+    """Return a sentence whose first number is increased by 1 to 9; None without a number."""
+    match = _NUMBER.search(sentence)
+    if match is None:
+        return None
+    return (
+        f"{sentence[: match.start()]}{int(match[0]) + draw.randint(1, 9)}{sentence[match.end() :]}"
+    )
+
+
+def with_name(sentence: str, names: list[str], draw: random.Random) -> str | None:
+    """Return a sentence with another name instead of its first; None without a name."""
+    match = _NAME.search(sentence)
+    if match is None or not names:
+        return None
+    return f"{sentence[: match.start()]}{draw.choice(names)}{sentence[match.end() :]}"
+
+
+def measure_contradictions(record: Record, name: str, made: list[Case]) -> None:
+    """Record the fraction of sentences that contradict their source and have no citation."""
+    draw = random.Random(0)
+    names = [found for case in made for found in _NAME.findall(case.foreign)]
+    texts = {
+        "negation added": [negated(case.sentence) for case in made],
+        "number replaced": [with_number(case.sentence, draw) for case in made],
+        "name replaced": [with_name(case.sentence, names, draw) for case in made],
+    }
+    for change, sentences_of_change in texts.items():
+        uncited = [
+            not all(named(text, case.sources))
+            for case, text in zip(made, sentences_of_change, strict=True)
+            if text is not None
+        ]
+        if len(uncited) >= MIN_CONTRADICTIONS:
+            row = f"{len(made)} sentences of {name}"
+            record.add("Contradictions without a citation", row, np.mean(uncited), change, places=3)
+
+
 def is_right(case: Case, text: str) -> bool:
     """Return whether the first supporting span of each sentence is the correct span."""
     right = at(case.sources, case.place)
@@ -168,6 +230,7 @@ def measure(record: Record, name: str, made: list[Case]) -> Shares:
     silent = [not any(named(case.foreign, case.sources)) for case in made]
     add("From another document", "marked as not found", silent, 0.95)
     shares.foreign.extend(best_share(case.foreign, case.sources) for case in made)
+    measure_contradictions(record, name, made)
     return shares
 
 

@@ -12,8 +12,9 @@ and the share of a sentence s that a span p covers is the share of the weight of
 
 The span with the largest share supports a sentence if the share is at least 0.35. Further spans are
 added in the order of the weight that they add, while that is at least 0.2 of the total. The first
-of equal spans wins. A sentence that occurs verbatim in a source has a share of 1. Source: the rule
-is ours, measured in bench/citing.py.
+of equal spans wins. A sentence that occurs verbatim in a source has a share of 1. A sentence whose
+numbers, names or negations disagree with its spans (`asking.agreement`) has no spans. Source: the
+rule is ours, measured in bench/citing.py.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from relevance_gen.arrays import (
     runs,
     sum_by,
 )
+from relevance_gen.asking.agreement import Statement, agrees, read_statement
 from relevance_gen.errors import TooLargeError
 from relevance_gen.forks import LazyAttribute
 from relevance_gen.index.records.validation import read_chunks
@@ -134,6 +136,7 @@ class Attributor:
         self.texts = texts
         self._offsets = offsets or [0] * len(texts)
         self._n_compared = 0
+        self._statements: dict[CitedSpan, Statement] = {}
 
     def cite(
         self, text: str, offset: int = 0, ends: Sequence[int] | None = None
@@ -156,10 +159,24 @@ class Attributor:
         cited = []
         for first, n_words in zip(*runs(sentences_of_words), strict=True):
             raise_if_cancelled()
-            start, end = spans[sentences_of_words[first]]
+            sentence_ord = sentences_of_words[first]
+            start, end = spans[sentence_ord]
             supporting = self._supporting_spans(ids[first : first + n_words])
+            sources = [self._statement_of(span) for span in supporting]
+            if sources and not agrees(read_statement(texts[sentence_ord]), sources):
+                supporting = ()
             cited.append(CitedSentence(offset + start, offset + end, supporting))
         return tuple(cited)
+
+    def _statement_of(self, span: CitedSpan) -> Statement:
+        """Return the statement of a span, which is read once."""
+        key = CitedSpan(span.start, span.end, 1.0, span.source)
+        if key not in self._statements:
+            offset = self._offsets[span.source]
+            text = self.texts[span.source][span.start - offset : span.end - offset]
+            reserve("sentence_char", len(text))
+            self._statements[key] = read_statement(text)
+        return self._statements[key]
 
     def _supporting_spans(self, words: Ids) -> tuple[CitedSpan, ...]:
         """Return the spans that support a sentence with these distinct words, shape (n,)."""

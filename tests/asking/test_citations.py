@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import Chunk, CitedSentence, InvalidRequestError, TooLargeError, cite
 from relevance_gen.asking import citations as citing
+from relevance_gen.asking.agreement import agrees, read_statement
 from relevance_gen.asking.citations import Attributor, StreamingAttributor
 from relevance_gen.request_scope import budget_scope
 from relevance_gen.text.chunking import sentences
@@ -125,6 +126,56 @@ def test_cite_matches_numbers_exactly():
     assert wrong.spans == ()
 
 
+@pytest.mark.parametrize(
+    ("sentence", "source"),
+    [
+        ("Cats do not purr at night.", "Cats purr at night."),
+        ("Cats purr at night.", "Cats don't purr at night."),
+        ("Die Brücke wurde nicht gebaut.", "Die Brücke wurde 1931 gebaut."),
+        ("Мост не построили в городе.", "Мост построили в городе."),
+        ("我家的猫不喜欢睡觉。", "我家的猫喜欢睡觉。"),
+        ("The lighthouse was built in 1831.", "The lighthouse was built in 1931."),
+        ("The tower has 1,200 steps.", "The tower has 1,300 steps."),
+        ("The bridge was designed by Mary Jones.", "The bridge was designed by Mary Smith."),
+    ],
+)
+def test_contradicting_sentence_has_no_citation(sentence, source):
+    """A negation, a number or a name that the source does not have leaves a sentence without spans."""
+    (cited,) = cite(sentence, [source])
+    assert cited.spans == ()
+
+
+@pytest.mark.parametrize(
+    ("sentence", "source"),
+    [
+        ("Cats purr.", "Cats purr and do not bark."),
+        ("Cats do not bark.", "Cats purr and do not bark."),
+        ("1. The tower has 1200 steps.", "The tower has 1,200 steps."),
+        ("The tower has 3 bells.", "The tower has three bells."),
+        ("The bridge was designed by Smith's office.", "Mary Smith's office designed the bridge."),
+        ("Wer zählt, zählt die Schritte nicht.", "Wer zählt, zählt die Schritte nicht."),
+    ],
+)
+def test_agreeing_sentence_is_cited(sentence, source):
+    """Parts of a source, list markers, separators of thousands and number words keep the citation."""
+    cited = cite(sentence, [source])
+    assert all(one.spans for one in cited)
+    assert cited
+
+
+@given(
+    st.lists(st.text("Ab1 .,不n't not 是", max_size=12), max_size=3),
+    st.text("Ab1 .,不not 是", max_size=20),
+)
+def test_text_agrees_with_itself(sources, text):
+    """A statement agrees with its own text among any others that negate nothing it states."""
+    statement = read_statement(text)
+    assert agrees(statement, [statement])
+    others = [read_statement(source) for source in sources]
+    if not any(other.negated & statement.words for other in others):
+        assert agrees(statement, [statement, *others])
+
+
 def test_cite_ignores_citation_markers():
     """Bracketed source numbers do not change scores; a text without words has no citations."""
     marked, plain = (
@@ -174,7 +225,9 @@ def test_cite_above_comparison_limit_raises(monkeypatch):
     with budget_scope(lambda *units: announced.append(units)):
         cite("Cats purr. Dogs bark.", CHUNKS)
     texts = [("sentence_char", 21), ("sentence", 64), ("sentence_char", sum(map(len, CHUNKS)))]
-    assert announced == [*texts, *[("sentence", 64)] * len(CHUNKS)]
+    n_before = len(texts) + len(CHUNKS)
+    assert announced[:n_before] == [*texts, *[("sentence", 64)] * len(CHUNKS)]
+    assert {unit for unit, _ in announced[n_before:]} == {"sentence_char"}  # of cited spans
 
 
 def test_cite_reserves_sentences_incrementally():

@@ -1,0 +1,147 @@
+"""Whether a sentence agrees with the text that supports it: in its numbers, names and negations.
+
+Two texts can share most words and contradict each other. A sentence agrees with a text if
+
+* each of its numbers occurs in the text; thousands separators are ignored, and the English words for
+  0 to 12 count as numbers;
+* each of its capitalized words after the first occurs in the text; words are compared by their first
+  five letters, in any case;
+* the same words are negated in both. A negation such as "not", "nicht" or "не" negates the next
+  content word of its clause, or the previous one if none follows; in Chinese and Japanese the next
+  character. A sentence with a negation does not agree with a text without any.
+
+Antonyms and swapped words that are neither numbers nor capitalized are not detected. Source: the
+rules are ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from attrs import define, field
+
+from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
+
+_NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
+_THOUSANDS: Final = re.compile(r"[.,](?=\d{3}(?!\d))")
+_LIST_MARKER: Final = re.compile(r"\A\s*\d{1,2}[.)]\s")
+_TOKEN: Final = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*|[.,;:!?()]")
+_CJK_NEGATION: Final = re.compile("(?:没有?|沒有?|不|无|無|未)([\u3400-\u9fff])")
+_PREFIX_CHARS: Final = 5
+_MIN_CONTENT_CHARS: Final = 3
+_NUMBER_WORDS: Final = {
+    word: str(number)
+    for number, word in enumerate(
+        "zero one two three four five six seven eight nine ten eleven twelve".split()
+    )
+}
+_NEGATIONS: Final = frozenset(
+    "not no never without neither nor none cannot nobody nothing nowhere"
+    " nicht kein keine keinen keiner keines keinem nie niemals ohne weder nichts"
+    " ne pas jamais sans aucun aucune nunca jamás ningún ninguna não sem"
+    " niet geen nooit zonder не нет ни никогда без".split()
+)
+
+
+@define
+class Statement:
+    """The parts of a text that another text must agree with.
+
+    Attributes:
+        numbers: its numbers without thousands separators.
+        names: prefixes of its capitalized words after the first.
+        words: prefixes of its content words, and its CJK characters.
+        negated: prefixes of the content words and the CJK characters that are negated.
+    """
+
+    numbers: set[str] = field(factory=set)
+    names: set[str] = field(factory=set)
+    words: set[str] = field(factory=set)
+    negated: set[str] = field(factory=set)
+
+
+def agrees(sentence: Statement, sources: Sequence[Statement]) -> bool:
+    """Return whether numbers, names and negations of a sentence agree with the spans that support it.
+
+    >>> ants = read_statement("Ants count their 12 steps and do not see far.")
+    >>> agrees(read_statement("Ants count twelve steps."), [ants])
+    True
+    >>> agrees(read_statement("Ants do not count steps."), [ants])
+    False
+    """
+    supported = Statement()
+    for source in sources:
+        supported.numbers |= source.numbers
+        supported.words |= source.words
+        supported.negated |= source.negated
+    if not sentence.numbers <= supported.numbers or not sentence.names <= supported.words:
+        return False
+    if sentence.negated and not supported.negated:
+        return False
+    return (
+        sentence.negated & supported.words <= supported.negated
+        and supported.negated & sentence.words <= sentence.negated
+    )
+
+
+def read_statement(text: str) -> Statement:
+    """Return the parts of a text that decide whether another text agrees with it."""
+    text = _LIST_MARKER.sub("", text)
+    statement = Statement()
+    statement.numbers = {_THOUSANDS.sub("", number) for number in _NUMBER.findall(text)}
+    words = _WordReader(statement)
+    for token in _TOKEN.findall(text):
+        if token[0].isalpha():
+            words.add(token)
+        else:
+            words.end_clause()
+    words.end_clause()
+    statement.negated.update(_CJK_NEGATION.findall(text))
+    statement.words.update(char for char in text if "\u3400" <= char <= "\u9fff")
+    return statement
+
+
+@define
+class _WordReader:
+    """Adds the words of a text to a statement, clause by clause.
+
+    Attributes:
+        statement: receives the words.
+        last_content: the last content word of the clause; "" at its beginning.
+        is_negated: whether a negation waits for the next content word.
+        is_first: whether the next word is the first of the text.
+    """
+
+    statement: Statement
+    last_content: str = ""
+    is_negated: bool = False
+    is_first: bool = True
+
+    def add(self, token: str) -> None:
+        """Add a word."""
+        word = token.casefold()
+        if word in _NUMBER_WORDS:
+            self.statement.numbers.add(_NUMBER_WORDS[word])
+        if word in _NEGATIONS or word.endswith(("n't", "n’t")):
+            self.is_negated = True
+        elif word not in ENGLISH_STOP_WORDS and len(word) >= _MIN_CONTENT_CHARS:
+            self._add_content(word[:_PREFIX_CHARS], is_capitalized=token[0].isupper())
+        self.is_first = False
+
+    def _add_content(self, prefix: str, *, is_capitalized: bool) -> None:
+        self.last_content = prefix
+        self.statement.words.add(prefix)
+        if self.is_negated:
+            self.statement.negated.add(prefix)
+        self.is_negated = False
+        if is_capitalized and not self.is_first:
+            self.statement.names.add(prefix)
+
+    def end_clause(self) -> None:
+        """End a clause: a negation without a following content word negates the previous one."""
+        if self.is_negated and self.last_content:
+            self.statement.negated.add(self.last_content)
+        self.is_negated = False
+        self.last_content = ""
