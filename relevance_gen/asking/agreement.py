@@ -2,10 +2,10 @@
 
 Two texts can share most words and contradict each other. A sentence agrees with a text if
 
-* each of its numbers occurs in the text; thousands separators are ignored, and the English words for
-  0 to 12 count as numbers;
-* each of its capitalized words after the first occurs in the text; words are compared by their first
-  five letters, in any case;
+* each of its numbers occurs in the text; thousands separators are ignored, and the English words
+  for 0 to 12 count as numbers;
+* each of its capitalized words after the first occurs in the text; words are compared by their
+  first five letters, in any case;
 * the same words are negated in both. A negation such as "not", "nicht" or "не" negates the next
   content word of its clause, or the previous one if none follows; in Chinese and Japanese the next
   character. A sentence with a negation does not agree with a text without any.
@@ -63,7 +63,7 @@ class Statement:
 
 
 def agrees(sentence: Statement, sources: Sequence[Statement]) -> bool:
-    """Return whether numbers, names and negations of a sentence agree with the spans that support it.
+    """Return whether numbers, names and negations of a sentence agree with its spans.
 
     >>> ants = read_statement("Ants count their 12 steps and do not see far.")
     >>> agrees(read_statement("Ants count twelve steps."), [ants])

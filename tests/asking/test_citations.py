@@ -97,7 +97,7 @@ def weights(chunks):
     ],
 )
 def test_cite_matches_words_of_any_script_and_inflection(sentence, source):
-    """Inflections with a common prefix match; a sentence without matching words has no spans."""
+    """Inflections with a common prefix match; a sentence without matching words has zero spans."""
     chunks = [
         *CHUNKS,
         "Im Januar fror der Hafen zu.",
@@ -168,7 +168,7 @@ def test_agreeing_sentence_is_cited(sentence, source):
     st.text("Ab1 .,不not 是", max_size=20),
 )
 def test_text_agrees_with_itself(sources, text):
-    """A statement agrees with its own text among any others that negate nothing it states."""
+    """A statement agrees with its own text together with texts that negate no word of it."""
     statement = read_statement(text)
     assert agrees(statement, [statement])
     others = [read_statement(source) for source in sources]
@@ -187,7 +187,7 @@ def test_cite_ignores_citation_markers():
 
 
 def test_cite_without_sources_returns_no_spans():
-    """Without chunks, or with chunks without words, each sentence has no spans."""
+    """Without chunks, or with chunks without words, no sentence has spans."""
     for chunks in ([], ["***"]):
         assert cite("Cats purr.", chunks) == (CitedSentence(0, 10, ()),)
     assert cite("Cats purr.", [])[0].citation_marker == "[not found in the sources]"
