@@ -13,13 +13,14 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from ctypes import Array, c_int64
 from multiprocessing import resource_tracker
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Final
 
@@ -101,18 +102,18 @@ def build_segments(
     ):
         paths = [Path(folder) / str(part_index) for part_index in range(len(parts))]
         try:
+            finished: SimpleQueue[Future[None]] = SimpleQueue()
             with _starting_workers():
-                futures = [
-                    executor.submit(
+                for part_index, (part, path) in enumerate(zip(parts, paths, strict=True)):
+                    future = executor.submit(
                         _build_part,
                         part_index,
                         part.start,
                         searched.take(range(part.start, part.stop)),
                         path,
                     )
-                    for part_index, (part, path) in enumerate(zip(parts, paths, strict=True))
-                ]
-            _wait(futures, shared, len(chunks.texts), progress)
+                    future.add_done_callback(finished.put)
+            _wait(finished, shared, len(chunks.texts), progress)
         except BrokenProcessPool:
             raise IndexBuildError(
                 "a process that built a part of the index ended unexpectedly; build with fewer n_jobs if memory ran out"
@@ -154,25 +155,32 @@ def _starting_workers() -> Iterator[None]:
 
 
 def _wait(
-    futures: Sequence[Future[None]],
+    finished: SimpleQueue[Future[None]],
     shared: Array[c_int64],
     n_chunks: int,
     progress: Progress | None,
 ) -> None:
     """Wait until all workers are done, and report progress; raise the error of one that failed.
 
+    `concurrent.futures.wait` is not used, because ^C inside it can leave the futures locked.
+
     Args:
-        futures: the results of the workers.
+        finished: receives the result of each worker.
         shared: as `_shared`.
         n_chunks: number of all chunks, for `progress`.
         progress: called with the number of chunks done and `n_chunks`; None for no reports.
     """
     n_reported = 0
-    pending = set(futures)
-    while pending:
-        finished, pending = wait(pending, _REPORT_INTERVAL_S if progress is not None else None)
-        for future in finished:
+    n_running = len(shared) - 1
+    timeout_s = _REPORT_INTERVAL_S if progress is not None else None
+    while n_running:
+        try:
+            future = finished.get(timeout=timeout_s)
+        except Empty:
+            pass
+        else:
             future.result()
+            n_running -= 1
         n_done = sum(shared[:-1])
         if progress is not None and n_done > n_reported:
             progress(n_done, n_chunks)

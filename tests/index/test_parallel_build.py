@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 
 import pytest
@@ -188,7 +189,11 @@ def test_control_c_ends_with_130_and_without_a_traceback(has_thread: bool, delay
         assert process.stdout.readline() == "ready\n"
         time.sleep(delay_s)
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     assert (process.returncode, out, err) == (130, "interrupted\n", "")
 
 
