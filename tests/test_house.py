@@ -60,6 +60,12 @@ def test_help_is_light() -> None:
     assert not HEAVY & set(run("-c", "import relevance_gen.cli, sys; print(*sys.modules)").split())
 
 
+def test_mcp_start_loads_no_search() -> None:
+    """The modules that answer ``initialize`` over stdio load neither numpy nor a model library."""
+    code = "import sys, relevance_gen.cli.mcp, relevance_gen.agents.protocol; print(*sys.modules)"
+    assert not HEAVY & set(run("-c", code).split())
+
+
 def test_search_loads_no_model_library() -> None:
     """A search of plain chunks loads no model, server or scikit-learn modules, and no tiktoken."""
     modules = run(

@@ -11,6 +11,7 @@ from typing import Final
 
 from attrs import field, frozen
 
+from relevance_gen.agents.roots import name_folders
 from relevance_gen.documents.globs import paths_matching
 from relevance_gen.errors import InvalidRequestError, describe, pluralize
 from relevance_gen.folders.folder_index import FolderIndex
@@ -91,28 +92,19 @@ class Folders:
     def open(cls, paths: Sequence[str]) -> Folders:
         """Open an index for each folder, which reads no files yet.
 
-        A folder is named after the last part of its path; if several folders have the same name,
-        all but the first get a number, as in ``docs-2``.
-
         Raises:
             InvalidRequestError: a folder does not exist or is not readable.
         """
-        roots: dict[str, str] = {}
-        for root in dict.fromkeys(map(os.path.realpath, paths)):
-            base = root.rpartition("/")[2] or "root"
-            name = base
-            number = 2
-            while name in roots:
-                name = f"{base}-{number}"
-                number += 1
-            roots[name] = root
-        if len(roots) == 1:
-            roots = {"": next(iter(roots.values()))}
-        try:
-            indexes = {name: FolderIndex(root, shown_as=name) for name, root in roots.items()}
-        except InvalidRequestError as error:
-            raise error.with_field("folders") from None
-        return cls(indexes)
+        return cls.open_roots(name_folders(paths))
+
+    @classmethod
+    def open_roots(cls, roots: Mapping[str, str]) -> Folders:
+        """Open an index for each folder that `name_folders` returned.
+
+        Raises:
+            InvalidRequestError: a folder does not exist any more or is not readable.
+        """
+        return cls({name: FolderIndex(root, shown_as=name) for name, root in roots.items()})
 
     def refresh(self) -> None:
         """Update all indexes, and wait until all their documents are read.

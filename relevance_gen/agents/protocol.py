@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final, Literal
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import mcp_types as types
 from mcp.server import Server
@@ -21,10 +22,12 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 
 import relevance_gen
-from relevance_gen.agents.folders import Folders
-from relevance_gen.agents.tools import NamedSearches, RefreshIndex, Tools
 from relevance_gen.errors import InvalidRequestError, RelevanceGenError, describe, did_you_mean
-from relevance_gen.generation.runner import Runner
+
+if TYPE_CHECKING:
+    from relevance_gen.agents.folders import Folders
+    from relevance_gen.agents.tools import NamedSearches, RefreshIndex, Tools
+    from relevance_gen.generation.runner import Runner
 
 _HOUR_MS: Final = 3_600_000
 _NAME: Final = "relevance-gen"
@@ -37,30 +40,36 @@ class _ToolServer:
     """A server's handlers for the MCP messages that list tools and call a tool.
 
     Args:
-        tools: the tools that clients can call.
+        load_tools: returns the tools that clients can call; called once, when they are needed.
         run: executes a tool call, in the calling thread or in another thread.
         refresh: called with the name of an index before a tool call that names an index: begins to
             refresh that index, and returns a function that waits for the refresh, or None.
     """
 
-    def __init__(self, tools: Tools, run: RunTool, refresh: RefreshIndex) -> None:
-        self._tools = tools
+    def __init__(
+        self, load_tools: Callable[[], Tools], run: RunTool, refresh: RefreshIndex
+    ) -> None:
+        self._load_tools = load_tools
         self._run = run
         self._refresh = refresh
+
+    @cached_property
+    def _tools(self) -> Tools:
+        return self._load_tools()
+
+    async def list_tools(self, _: Any, __: Any) -> types.ListToolsResult:
+        """Return the descriptions and parameters of all tools of this server."""
         hints = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
-        self._descriptions = [
+        tools = [
             types.Tool(
                 name=name,
                 description=tool.purpose,
                 input_schema=tool.schema,
                 annotations=hints,
             )
-            for name, tool in tools.by_name.items()
+            for name, tool in self._tools.by_name.items()
         ]
-
-    async def list_tools(self, _: Any, __: Any) -> types.ListToolsResult:
-        """Return the descriptions and parameters of all tools of this server."""
-        return types.ListToolsResult(tools=self._descriptions)
+        return types.ListToolsResult(tools=tools)
 
     async def call_tool(self, _: Any, call: types.CallToolRequestParams) -> types.CallToolResult:
         """Call a tool, and return its answer; an error of the tool is returned as its answer.
@@ -120,26 +129,38 @@ def _server(
 
 
 def serve_stdio(
-    folders: Folders, runner: Runner | None, indexes: NamedSearches, refresh: RefreshIndex
+    roots: Mapping[str, str],
+    runner: Runner | None,
+    indexes: NamedSearches,
+    refresh: RefreshIndex,
 ) -> None:
     """Answer MCP messages from standard input until it ends.
 
+    The modules that search are imported when a client first lists or calls tools, because some
+    clients wait only briefly for the answer to ``initialize``. Then the folders are first read in
+    the background.
+
     Args:
-        folders: the folders that tools search; they are first read in the background.
+        roots: the paths of the folders that tools search, as `name_folders` returns them.
         runner: the model of the tool ``ask``; None for no such tool.
         indexes: the searches of indexes, by name.
         refresh: begins to refresh an index; see `_ToolServer`.
     """
-    asyncio.run(_serve_stdio(folders, runner, indexes, refresh))
 
+    def load_tools() -> Tools:
+        from relevance_gen.agents.folders import Folders
+        from relevance_gen.agents.tools import Tools
 
-async def _serve_stdio(
-    folders: Folders, runner: Runner | None, indexes: NamedSearches, refresh: RefreshIndex
-) -> None:
-    handlers = _ToolServer(Tools(folders, runner, indexes), asyncio.to_thread, refresh)
-    server = _server(handlers, _instructions(folders), "public")
-    async with stdio_server() as (incoming, outgoing):
+        folders = Folders.open_roots(roots)
         _begin_to_read(folders)
+        return Tools(folders, runner, indexes)
+
+    handlers = _ToolServer(load_tools, asyncio.to_thread, refresh)
+    asyncio.run(_serve_stdio(_server(handlers, _instructions(roots), "public")))
+
+
+async def _serve_stdio(server: Server) -> None:
+    async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
@@ -153,17 +174,17 @@ def _read_folders(folders: Folders) -> None:
         folders.refresh()
 
 
-def _instructions(folders: Folders) -> str:
+def _instructions(roots: Mapping[str, str]) -> str:
     """Return the instructions of a local server, with the paths of its folders.
 
     An agent on this machine needs the paths to read and write the files itself.
     """
-    if not folders.indexes:
+    if not roots:
         return "Searches indexes, by their names."
-    if "" in folders.indexes:
-        return f"Searches {folders.indexes[''].root}. Paths are relative to that."
-    roots = ", ".join(f"{name} = {index.root}" for name, index in folders.indexes.items())
-    return f"Searches these folders, whose names begin all paths: {roots}."
+    if "" in roots:
+        return f"Searches {roots['']}. Paths are relative to that."
+    names = ", ".join(f"{name} = {root}" for name, root in roots.items())
+    return f"Searches these folders, whose names begin all paths: {names}."
 
 
 def _no_refresh(_name: str) -> None:
@@ -197,8 +218,10 @@ class McpExchange:
             body: the message as JSON.
             indexes: the searches of the indexes that the client may search, by name; None for none.
         """
-        tools = Tools(self._folders, indexes=indexes)
-        handlers = _ToolServer(tools, _run_here, _no_refresh)
+        from relevance_gen.agents.tools import Tools
+
+        load_tools = partial(Tools, self._folders, indexes=indexes)
+        handlers = _ToolServer(load_tools, _run_here, _no_refresh)
         server = _server(handlers, "Searches the folders and indexes of a server.", "private")
         request = _AsgiRequest(headers, body)
         asyncio.run(request.run(server))

@@ -11,7 +11,8 @@ from typing import Any, Final
 from relevance_gen import checks
 from relevance_gen.asking.api import AnswerStream, ask_stream
 from relevance_gen.cli.arguments import number
-from relevance_gen.cli.generate import add_model, add_parameters, load_runner, request_fields
+from relevance_gen.cli.generate import add_parameters, request_fields
+from relevance_gen.cli.models import add_model, load_runner
 from relevance_gen.cli.results import ResultPrinter, describe_confidence
 from relevance_gen.cli.search import (
     FAILED,

@@ -6,18 +6,16 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any, Final, TextIO, get_type_hints
+from typing import Any, Final, TextIO
 
 import attrs
 
-from relevance_gen.cli.arguments import STDIN, integer, not_empty, number, shown
+from relevance_gen.cli.arguments import STDIN, integer, number, shown
+from relevance_gen.cli.models import add_model, load_runner, option_flag
 from relevance_gen.cli.terminal import StatusLine, WordWrap, write_json
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
-from relevance_gen.llama.context_size import MAX_DEFAULT_SLOTS
 from relevance_gen.llama.model_files.resolve import is_embedded
-from relevance_gen.llama.options import ModelOptions
 from relevance_gen.types import GenerationRequest
 
 _EMBEDDED: Final = (
@@ -160,7 +158,7 @@ def add_parameters(parser: argparse._ActionsContainer, *names: str, **defaults: 
         if isinstance(default := defaults[name], int | float) and not isinstance(default, bool):
             purpose += f" (default: {default})"
         flag = (
-            "--schema" if name == "json_schema" else _flag(name)
+            "--schema" if name == "json_schema" else option_flag(name)
         )  # --json is the format of the output
         parser.add_argument(flag, dest=name, help=purpose, **options)
 
@@ -169,39 +167,6 @@ def request_fields(args: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a request whose options the command line sets."""
     fields = {name: getattr(args, name, None) for name in _PARAMETERS}
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose and load a model."""
-    parser.add_argument(
-        "-m",
-        "--model",
-        type=not_empty,
-        metavar="MODEL",
-        help="a GGUF file, or owner/name[:quantization] on the Hugging Face Hub (default: "
-        "$RELEVANCE_GEN_MODEL, else the embedded model)",
-    )
-    group = parser.add_argument_group("model")
-    types = get_type_hints(ModelOptions)
-    for option in attrs.fields(ModelOptions):
-        is_switch = types[option.name] == bool | None
-        parsed = (
-            {"action": argparse.BooleanOptionalAction}
-            if is_switch
-            else {"type": integer, "metavar": "N"}
-        )
-        group.add_argument(_flag(option.name), help=option.metadata["help"], **parsed)
-
-
-def load_runner(args: argparse.Namespace, num_samples: int) -> Runner:
-    """Load the model that the arguments choose, by default with a slot per sample of one request.
-
-    There are at most `MAX_DEFAULT_SLOTS` slots, unless the arguments set their number.
-    """
-    options = {option.name: getattr(args, option.name) for option in attrs.fields(ModelOptions)}
-    if options["n_slots"] is None:
-        options["n_slots"] = min(num_samples, MAX_DEFAULT_SLOTS)
-    return Runner(args.model, **options)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -225,10 +190,6 @@ def run(args: argparse.Namespace) -> int:
             with runner.stream(request) as stream:
                 _show(stream, request.num_samples, sys.stdout)
     return 0
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
 
 
 def _show(stream: TextStream, num_samples: int, output: TextIO) -> None:

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from relevance_gen.agents.folders import Folders
-from relevance_gen.agents.tools import NamedSearches, RefreshIndex
+from relevance_gen.agents.roots import name_folders
 from relevance_gen.cli.arguments import not_empty
-from relevance_gen.cli.generate import add_model, load_runner
+from relevance_gen.cli.models import add_model, load_runner
 from relevance_gen.errors import InvalidRequestError, to_install
-from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.types import SearchResponse
+
+if TYPE_CHECKING:
+    from relevance_gen.agents.tools import NamedSearches, RefreshIndex
 
 _PACKAGE = "mcp"
 
@@ -52,11 +53,11 @@ def run(args: argparse.Namespace) -> int:
     if find_spec(_PACKAGE) is None:
         raise InvalidRequestError(f"this command needs a package: {to_install('mcp')}")
     indexes, refresh = _open_indexes(args.index) if args.index else ({}, _no_refresh)
-    folders = Folders.open(args.folders or ([] if indexes else ["."]))
+    roots = name_folders(args.folders or ([] if indexes else ["."]))
     from relevance_gen.agents.protocol import serve_stdio
 
     with nullcontext() if args.model is None else load_runner(args, num_samples=1) as runner:
-        serve_stdio(folders, runner, indexes, refresh)
+        serve_stdio(roots, runner, indexes, refresh)
     return 0
 
 
@@ -73,6 +74,7 @@ def _open_indexes(texts: Sequence[str]) -> tuple[NamedSearches, RefreshIndex]:
     Raises:
         InvalidRequestError: a text is not ``NAME=LOCATION``.
     """
+    from relevance_gen.retrieval.params import SearchParams
     from relevance_gen.serve.flags import SETTINGS
     from relevance_gen.serve.services.indexes.index_registry import IndexRegistry
     from relevance_gen.serve.settings import Settings

@@ -37,6 +37,7 @@ from relevance_gen.folders.files import (
     to_json,
 )
 from relevance_gen.folders.reader import STILL_BEING_READ, FolderReader
+from relevance_gen.folders.root import check_root
 from relevance_gen.folders.snapshot import FolderSnapshot, Lines
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.progress import draw_bar
@@ -131,7 +132,7 @@ class FolderIndex(BaseIndex):
         if not is_path or "\0" in str(root):
             raise InvalidRequestError.must_be("root", "the path of a folder", root)
         self.root = os.path.realpath(root)
-        self._check_root()
+        check_root(self.root)
         checks.flag.check("by_file", by_file)
         checks.string.check("shown_as", shown_as)
         max_chars = checks.check_integer("max_chars", max_chars, 1)
@@ -315,7 +316,7 @@ class FolderIndex(BaseIndex):
         When `is_due` returns true, documents that are still being read are left for the next call.
         The caller must hold the lock.
         """
-        self._check_root()
+        check_root(self.root)
         self._walk_errors = {}
         previous = self._last or self._load_cached()
         fingerprints = self._walk()
@@ -336,17 +337,6 @@ class FolderIndex(BaseIndex):
         self._n_changed_files += n_changed
         self._n_changed_chunks += state.positions(changed).size
         return evolve(state, skipped=self._skipped(state.files))
-
-    def _check_root(self) -> None:
-        if not os.path.isdir(self.root):
-            remedy = None
-            if os.path.exists(self.root):
-                remedy = "name the folder that it is in, and glob"
-            raise InvalidRequestError.must_be(
-                "root", "a folder that is there", self.root, remedy=remedy
-            )
-        if not os.access(self.root, os.R_OK | os.X_OK):
-            raise InvalidRequestError.must_be("root", "a folder that may be read", self.root)
 
     def _add_walk_error(self, path: str, reason: str) -> None:
         self._walk_errors[path] = reason
