@@ -279,14 +279,14 @@ class IndexUnavailableError(RelevanceGenError, RuntimeError):
 
 
 class ChunksMissingError(ClusterError):
-    """A search would miss chunks because machines of the cluster were lost.
+    """A search would miss chunks, because files of shards cannot be read.
 
     Attributes:
-        n_missing_chunks: number of chunks on the lost machines.
+        n_missing_chunks: number of chunks in these files.
     """
 
     retry_after_s = 1
-    """Seconds after which a retry is sensible: the lost chunks are being restored."""
+    """Seconds after which a retry is sensible."""
 
     def __init__(self, message: str, n_missing_chunks: int = 0) -> None:
         super().__init__(message)

@@ -68,7 +68,7 @@ class BaseIndex(ABC):
                 invalid query, as in ``query[3]``.
             EncoderError: the encoder failed.
             RerankerError: the reranker failed.
-            ChunksMissingError: a shard of a cluster is lost, and not restored yet.
+            ChunksMissingError: a shard of a cluster cannot be read.
             ClusterError: the index of a cluster was closed, or the cluster does not exist anymore.
         """
         arguments: dict[str, Any] = dict(options)
@@ -106,7 +106,7 @@ class BaseIndex(ABC):
 
         Raises:
             InvalidRequestError: an argument is invalid.
-            ChunksMissingError: a shard of a cluster is lost, and not restored yet.
+            ChunksMissingError: a shard of a cluster cannot be read.
         """
         arguments: dict[str, Any] = dict(options)
         models = take_models(arguments)
