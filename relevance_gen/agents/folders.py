@@ -104,7 +104,8 @@ class Folders:
         Raises:
             InvalidRequestError: a folder does not exist any more or is not readable.
         """
-        return cls({name: FolderIndex(root, shown_as=name) for name, root in roots.items()})
+        indexes = {name: FolderIndex(root, shown_as=name) for name, root in roots.items()}
+        return cls(indexes)
 
     def refresh(self) -> None:
         """Update all indexes, and wait until all their documents are read.
