@@ -1,10 +1,16 @@
 /** Splits a text into chunks at paragraphs and sentences. */
 
+import { WRAPPED } from "./reading.js";
+
 const SHORT = 200;  // shorter paragraphs, in characters, are joined
 const LONG = 1000;  // longer paragraphs, in characters, are split
 export const SENTENCE = /[.!?…؟।۔]["'”’»)\]]*\s+|[。！？．]["'”’»)\]」』）]*\s*/g;
 const BREAKS = [[SENTENCE, LONG / 4], [/\n/g, LONG / 2], [/\s+/g, LONG / 2]];  // in order of preference, each with the least length of the chunk before it
 const BREAKS_OF_CODE = [[/\n/g, LONG / 4], [/\s+/g, LONG / 2]];
+
+const ENDS = new RegExp(`${SENTENCE.source}|\\n`, "g");  // ends of sentences and of lines
+const ABBREVIATED = /(?:^|[\s("“])(?:\p{L}|[\p{L}]\.\p{L}|Dr|Mrs?|Ms|St|No|Fig|vs|cf)$|(?:^|\n)\s*\d{1,3}$/u;  // before a full stop that does not end a sentence
+const MOST_WIDENED = 400;  // characters that a part of a text is extended by at each end
 
 const BLANK = /[\s\x1c-\x1f\x85]/;  // the same characters that the server treats as blank
 const FENCE = /^ {0,3}(?:```|~~~)/gm;
@@ -78,4 +84,24 @@ export function unitsOf(text) {
   const units = [0];
   for (const character of text) units.push(units.at(-1) + character.length);
   return (point) => units[point];
+}
+
+/** Extend a part of a text to whole sentences, or whole lines where there are none. An end stays if its sentence is long;
+    `isCut` is true for the start. */
+export function sentencesOf(text, [start, stop]) {
+  const end = start + text.slice(start, stop).trimEnd().length;
+  const wraps = new Set([...text.matchAll(new RegExp(WRAPPED, "gu"))].map(({ index }) => index));
+  let [first, last] = [0, text.length];
+  for (const { index, 0: sign } of text.matchAll(ENDS)) {
+    if (wraps.has(index) || (sign.startsWith(".") && ABBREVIATED.test(text.slice(Math.max(0, index - 8), index)))) continue;
+    const behind = index + sign.length;
+    if (behind <= start) first = behind;
+    else if (index + sign.trimEnd().length >= end) {
+      last = index + sign.trimEnd().length;
+      break;
+    }
+  }
+  while (first < start && BLANK.test(text[first])) first += 1;
+  const isCut = start - first > MOST_WIDENED;
+  return { start: isCut ? start : first, end: last - end > MOST_WIDENED ? end : last, isCut };
 }

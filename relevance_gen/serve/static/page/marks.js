@@ -1,5 +1,6 @@
-/** Marks of results: shaded ranges in the text, and marks on the strip next to the scrollbar. */
+/** Marks of results: shaded sentences, a line at the margin of each chunk, and marks on the strip next to the scrollbar. */
 
+import { sentencesOf } from "./chunking.js";
 import { at, make, nextFrame } from "./dom.js";
 
 const MARKS = ["shade-1", "shade-2", "shade-3", "shade-4", "shade-5", "passage", "word"];
@@ -38,6 +39,7 @@ const groupsInView = new IntersectionObserver((entries) => {
 /** Replace the marked hits; `onClick` is called with the hit whose mark on the strip is clicked. */
 export function markHits(found, onClick) {
   groupsInView.disconnect();
+  hits.forEach(unmark);
   for (const name of MARKS) marks(name).clear();
   document.querySelector(".chunk.here")?.classList.remove("here");
   [hits, go] = [found, onClick];
@@ -48,13 +50,19 @@ export function markHits(found, onClick) {
 function mark(hit) {
   unmark(hit);
   const { element, text } = hit.chunk;
-  hit.ranges = [[`shade-${hit.level}`, range(element, 0, text.length)]];
-  if (hit.passage && !hit.isFaint) hit.ranges.push(["passage", range(element, ...hit.passage)]);
-  for (const word of hit.words) hit.ranges.push(["word", range(element, ...word)]);
+  element.classList.add("hit-chunk");
+  element.style.setProperty("--level", hit.level);
+  hit.ranges = hit.words.map((word) => ["word", range(element, ...word)]);
+  if (hit.passage) {
+    const { start, end } = sentencesOf(text, hit.passage);
+    const names = [`shade-${hit.level}`, ...(hit.isFaint ? [] : ["passage"])];
+    hit.ranges.push(...names.map((name) => [name, range(element, start, end)]));
+  }
   for (const [name, one] of hit.ranges) marks(name).add(one);
 }
 
 function unmark(hit) {
+  if (hit.ranges) hit.chunk.element.classList.remove("hit-chunk");
   for (const [name, one] of hit.ranges ?? []) marks(name).delete(one);
   hit.ranges = null;
 }

@@ -1,20 +1,21 @@
 /** The list of results, and the explanation of a score. */
 
-import { SENTENCE } from "./chunking.js";
+import { sentencesOf } from "./chunking.js";
 import { button, complain, counted, make } from "./dom.js";
 import { pageOf, placeOf, documents } from "./documents.js";
 import { marks, range } from "./marks.js";
 import { reading } from "./reading.js";
 
-const EXCERPT = 320;  // characters
-const BEGINNING = new RegExp(`${SENTENCE.source}|\\n\\s*\\n|\\n(?=[ \\t]*(?:[-*+|>#•]|\\d+[.)])\\s)`, "g");  // beginning of a sentence, a paragraph or a list item
+const EXCERPT = 240;  // characters; longer if the sentences of the passage are longer
+const ELLIPSIS = "… ";  // before an excerpt that begins inside a sentence
 
 /** Create the list item of a hit and set `hit.button`; `go` is called when the button is pressed. */
 export function itemOf(turn, hit, place, go) {
-  const [from, to] = excerptOf(hit);
+  const { from, to, isCut } = excerptOf(hit);
   const { text, document, isFenced } = hit.chunk;
-  const element = make("span", { className: "excerpt" }, ...reading(text.slice(from, to), document.kind, { isFenced }), to < text.length ? "…" : null);
-  hit.excerpt = { from, to, element };
+  const element = make("span", { className: "excerpt" }, isCut ? ELLIPSIS : null, ...reading(text.slice(from, to), document.kind, { isFenced }), to < text.length ? "…" : null);
+  element.classList.toggle("code", document.kind === "code");
+  hit.excerpt = { from, to, isCut, element };
   const score = make("span", { className: "score numbers", textContent: hit.score.toFixed(2) });
   score.setAttribute("aria-label", `Passage ${place + 1}, score ${hit.score.toFixed(2)}.`);
   hit.button = button(score, () => go(hit), { className: "hit" });
@@ -32,22 +33,19 @@ function whereOf({ document: from, place }) {
   return make("span", { className: "where" }, name, words ? pageOf(from, place, words) : null);
 }
 
-/** Return the part of a chunk around its best passage, which begins with a sentence if one begins nearby. */
+/** Return the part of a chunk that begins with the sentence of its best passage and contains the whole passage. */
 export function excerptOf({ chunk: { text }, passage }) {
-  const start = passage?.[0] ?? 0;
-  const before = [...text.slice(0, start).matchAll(BEGINNING)].at(-1);
-  const sentenceStart = before ? before.index + before[0].length : 0;
-  const near = start - sentenceStart < EXCERPT / 2 ? sentenceStart : start;
-  const from = near <= 2 ? 0 : near;
-  const most = Math.min(text.length, from + EXCERPT);
+  const { start, end, isCut } = sentencesOf(text, passage ?? [0, 0]);
+  const most = Math.min(text.length, Math.max(start + EXCERPT, passage ? end : 0));
   const space = text.lastIndexOf(" ", most);
-  const to = most === text.length || space < most - EXCERPT / 4 ? most : space;
-  return [from, text.codePointAt(to - 1) > 0xffff ? to + 1 : to];
+  const to = most === text.length || most === end || space < most - EXCERPT / 4 ? most : space;
+  return { from: start, to: text.codePointAt(to - 1) > 0xffff ? to + 1 : to, isCut };
 }
 
-export function markExcerpt({ excerpt: { from, to, element }, words }) {
+export function markExcerpt({ excerpt: { from, to, isCut, element }, words }) {
+  const before = from - (isCut ? ELLIPSIS.length : 0);
   for (const [start, end] of words) {
-    if (start >= from && end <= to) marks("word").add(range(element, start - from, end - from));
+    if (start >= from && end <= to) marks("word").add(range(element, start - before, end - before));
   }
 }
 

@@ -8,7 +8,7 @@ const MARKDOWN = /\.(?:md|markdown|mdx|qmd|rmd)$/i;
 const EXTRACTED = /\.(?:x?html?|eml|epub|docx|od[tps]|pptx|xlsx)$/i;  // the server writes their headings in Markdown
 const SIGNS = /^(?:#{1,6} \S|```|\|.*\|$)|\*\*\S|`\S[^`\n]*`|\]\(\S+\)/m;
 
-const WRAPPED = /((?<=[^\n]{45}\p{Ll})\n(?=\p{L})|(?<=[^\n]{46})\n(?=\p{Ll}))/u;  // a long line that continues in the next line
+export const WRAPPED = /((?<=[^\n]{45}\p{Ll})\n(?=\p{L})|(?<=[^\n]{46})\n(?=\p{Ll}))/u;  // a long line that continues in the next line
 const FENCE = /^ {0,3}(?:```|~~~)/;
 const FRONT = /^---\n(?:[\w-]+:.*\n|-?[ \t].*\n)+---(?:\n|$)/;  // front matter
 const RULE = /^ {0,3}(?:(?:[-*_][ \t]*){3,}|=+[ \t]*)$/;
