@@ -247,17 +247,21 @@ def bind(host: str, port: int, n_workers: int) -> list[socket.socket]:
     family, _, _, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    first = _listener(family, address, shared=False)
-    if n_workers == 1:
-        return [first]
-    # The first socket does not share its port, so binding it fails if another server listens there;
-    # the sockets of the workers would share the port of that server. It also finds a free port if
-    # the port is 0.
-    address = first.getsockname()
-    first.close()
-    listeners: list[socket.socket] = []
+    first = _bound_socket(family, address, shared=False)
+    listeners = [first]
     try:
-        listeners.extend(_listener(family, address, shared=True) for _ in range(n_workers))
+        if n_workers > 1:
+            # The first socket does not share its port, so binding it fails if another server
+            # listens there; the sockets of the workers would share the port of that server. It also
+            # finds a free port if the port is 0. It never listens: closing it would reset the
+            # connections that wait in it.
+            address = first.getsockname()
+            first.close()
+            listeners = []
+            for _ in range(n_workers):
+                listeners.append(_bound_socket(family, address, shared=True))
+        for listener in listeners:
+            listener.listen(BACKLOG)
     except OSError:
         for listener in listeners:
             listener.close()
@@ -265,20 +269,14 @@ def bind(host: str, port: int, n_workers: int) -> list[socket.socket]:
     return listeners
 
 
-def _listener(
-    family: int,
-    address: tuple[Any, ...],
-    *,
-    shared: bool,
-) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
+def _bound_socket(family: int, address: tuple[Any, ...], *, shared: bool) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind(address)
     except OSError:
-        listener.close()
+        bound.close()
         raise
-    return listener
+    return bound

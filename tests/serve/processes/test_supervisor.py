@@ -268,6 +268,32 @@ def test_failing_worker_restarts_with_growing_delay(
     assert waited_s == [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 0, 0]
 
 
+@pytest.mark.parametrize("n_workers", [1, 3])
+def test_bind_resets_no_connection(monkeypatch: pytest.MonkeyPatch, n_workers: int) -> None:
+    """A socket that listened is not closed, because closing it resets the connections that wait in it."""
+    listening: list[socket.socket] = []
+
+    class Recorded(socket.socket):
+        def listen(self, backlog: int = 128) -> None:
+            listening.append(self)
+            super().listen(backlog)
+
+    monkeypatch.setattr("relevance_gen.serve.processes.supervisor.socket.socket", Recorded)
+    listeners = bind("127.0.0.1", 0, n_workers)
+    with ExitStack() as stack:
+        for listener in listeners:
+            stack.enter_context(listener)
+        assert listening == listeners
+        assert len({listener.getsockname() for listener in listeners}) == 1
+
+
+def test_port_of_listening_server_is_refused() -> None:
+    """Several workers do not share the port of another server that also shares its port."""
+    others = bind("127.0.0.1", 0, 2)
+    with others[0], others[1], pytest.raises(OSError, match="in use"):
+        bind("127.0.0.1", others[0].getsockname()[1], 2)
+
+
 def test_socket_of_delayed_worker_is_shut_down() -> None:
     """The socket of a worker that died soon after its start is shut down until it starts again: other workers get its connections."""
 
