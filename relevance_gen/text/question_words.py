@@ -157,8 +157,10 @@ def _instruction(words: Sequence[str]) -> set[int]:
     """Return the indices of the words of instructions."""
     text = " ".join(words)
     indices: set[int] = set()
+    first = start = 0
     for match in _instruction_pattern().finditer(text):
-        first = text.count(" ", 0, match.start())
+        first += text.count(" ", start, match.start())
+        start = match.start()
         indices.update(range(first, first + match[0].count(" ") + 1))
     return indices
 

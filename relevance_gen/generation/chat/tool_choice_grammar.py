@@ -31,8 +31,12 @@ _PYTHON_JSON_STYLE: Final = {
 the model, so that the prefix cache can reuse it."""
 _ANY_TEXT: Final = r"/(.|\n)*/"
 _SPACE: Final = r"/\s{0,4}/"
-_LARK_START: Final = re.compile(r'//[^\n]*|"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\\n])*/|\bstart\b')
-"""A comment, string or regular expression of a Lark grammar, or the name of its start rule."""
+_LARK_START: Final = re.compile(r'//[^\n]*|"(?:\\.|[^"\\\n])*+"?|/(?:\\.|[^/\\\n])*+/?|\bstart\b')
+"""A comment, string or regular expression of a Lark grammar, or the name of its start rule.
+
+A string or regular expression without an end reaches to the end of its line or to a line break
+behind a backslash, so that matching takes linear time.
+"""
 
 
 def grammar_fields(

@@ -449,6 +449,11 @@ def test_constrained_answer_with_tools_is_a_call_or_the_answer(runner):
         "answer: .*", written([USER], HERMES, [SEARCH], request=commented).request.grammar
     )
     assert answer == 'answer: "start" // start'
+    unfinished = GenerationRequest("", grammar='start: "a" start\nb: "' + '\\"start' * 9)
+    assert unfinished.grammar is not None
+    answer = written([USER], HERMES, [SEARCH], request=unfinished).request.grammar
+    assert answer is not None
+    assert 'answer: "a" answer\nb: "' + '\\"start' * 9 in answer
     gbnf = GenerationRequest("", grammar='root ::= "a"')
     with pytest.raises(InvalidRequestError) as caught:
         written([USER], HERMES, [SEARCH], request=gbnf)

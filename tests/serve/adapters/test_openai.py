@@ -337,6 +337,7 @@ def test_unsupported_chat_field_raises(field: str, nothing: object) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"json_schema": [None, None]}, "json_schema"),
         ({"json_schema": {}, "choice": ["a"]}, "choice cannot be combined with json_schema"),
         ({"regex": "a", "grammar": "start: /a/"}, "grammar cannot be combined with regex"),
         (
