@@ -269,7 +269,12 @@ def bind(host: str, port: int, n_workers: int) -> list[socket.socket]:
     return listeners
 
 
-def _bound_socket(family: int, address: tuple[Any, ...], *, shared: bool) -> socket.socket:
+def _bound_socket(
+    family: int,
+    address: tuple[Any, ...],
+    *,
+    shared: bool,
+) -> socket.socket:
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
