@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import bisect
+import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from relevance_gen.asking.answer import Source
 from relevance_gen.generation.queue.request import MAX_CHOICES, MAX_GRAMMAR_CHARACTERS
 from relevance_gen.text.chunking import sentences
+from relevance_gen.types import SearchResult
 
 Fits: TypeAlias = Callable[[Sequence[Source]], bool]
 """Whether a prompt with these sources fits; then a prompt with fewer or shorter sources fits
 too."""
 
+_NAMED_ROW = re.compile(r"\|.*: .*\|")
 _MAX_TRIED = 100
 """Sources that are tried after the first that does not fit; the model counts each of them."""
 
@@ -75,7 +78,11 @@ def sentences_of(sources: Sequence[Source]) -> list[str]:
 
 
 def _around_passage(source: Source) -> list[Source]:
-    """Return the sentences of the passage, then parts with one more sentence at each end."""
+    """Return the sentences of the passage, then parts with one more sentence at each end.
+
+    Of several table rows with column names, only the row with the most different words of the query
+    is in the first part.
+    """
     result = source.result
     passage = result.passage
     if passage is None:
@@ -85,6 +92,8 @@ def _around_passage(source: Source) -> list[Source]:
     for sentence_ord, (start, end) in enumerate(spans):
         if start < passage.end and passage.start < end:
             overlapping.append(sentence_ord)
+    if all(_NAMED_ROW.match(result.chunk_txt, *spans[row]) for row in overlapping):
+        overlapping = [max(overlapping, key=lambda row: _n_matches(result, spans[row]))]
     first = overlapping[0]
     last = overlapping[-1]
     parts = [Source(result, spans[first][0], spans[last][1])]
@@ -93,3 +102,13 @@ def _around_passage(source: Source) -> list[Source]:
         last = min(last + 1, len(spans) - 1)
         parts.append(Source(result, spans[first][0], spans[last][1]))
     return parts
+
+
+def _n_matches(result: SearchResult, sentence: tuple[int, int]) -> int:
+    """Return the number of different words of a sentence that match the query."""
+    start, end = sentence
+    words = set()
+    for word in result.words:
+        if start <= word.start and word.end <= end:
+            words.add(result.chunk_txt[word.start : word.end].casefold())
+    return len(words)

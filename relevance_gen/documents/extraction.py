@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from attrs import define, field, frozen
 
+from relevance_gen.documents import delimited
 from relevance_gen.documents.charset import decode
 from relevance_gen.documents.epub import CONTAINER, chapters
 from relevance_gen.documents.office import (
@@ -195,8 +196,10 @@ def read(name: str, content: bytes, max_chars: int | None = None) -> Extracted:
         return Extracted(warning="is binary, not text", skipped_kind=BINARY)
     if max_chars is not None and len(text) > max_chars:
         return Extracted(warning=f"has more than {max_chars:,} characters")
-    has_headings = PurePath(name).suffix.lower() in _MARKDOWN_SUFFIXES
-    return Extracted([({}, text)], has_headings=has_headings)
+    suffix = PurePath(name).suffix.lower()
+    if suffix in delimited.SUFFIXES:
+        text = delimited.table_text(text, max_chars or MAX_CHARS)
+    return Extracted([({}, text)], has_headings=suffix in _MARKDOWN_SUFFIXES)
 
 
 def extract(content: bytes, kind: Format, max_chars: int | None = None) -> Extracted:

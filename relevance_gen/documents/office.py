@@ -18,7 +18,7 @@ from xml.parsers import expat
 
 from attrs import define, field, frozen
 
-from relevance_gen.documents.webpages import MAX_COLUMN_NAME_CHARS
+from relevance_gen.documents.tables import header_lines, is_header, names_of, row_line
 
 Attributes: TypeAlias = Mapping[str, str]
 PartLocation: TypeAlias = Mapping[str, str | int]
@@ -34,10 +34,18 @@ MAX_UNPACKED_BYTES: Final = 1 << 28
 _PIECE_BYTES: Final = 1 << 16
 _MAX_ERROR_CHARS: Final = 100
 _EMPTY_HEADING: Final = re.compile(r"^#+ \n", re.MULTILINE)
+_BLANK_LINES: Final = re.compile(r"\n{3,}")
+_DIGIT: Final = re.compile(r"\d")
 _HEADING: Final = re.compile("(?:heading ?)?([1-6])", re.IGNORECASE)
 _TEXT_CELLS: Final = ("s", "str", "inlineStr")
 """Types of cells that contain text: values of the attribute ``t``."""
 _PARAGRAPHS: Final = frozenset({"p", "h"})
+_TABLES: Final = frozenset({"tbl", "table"})
+_ROWS: Final = frozenset({"tr", "table-row"})
+_CELLS: Final = frozenset({"tc", "table-cell", "covered-table-cell"})
+_HEADER_MARKS: Final = frozenset({"tblHeader", "table-header-rows"})
+_MAX_REPEATED_CELLS: Final = 100
+"""Maximum number of columns of a cell that is repeated or merged."""
 _BREAKS: Final = {"tab": "\t", "br": "\n", "cr": "\n", "line-break": "\n", "s": " "}
 _SKIPPED: Final = frozenset({"pPr", "Fallback", "tracked-changes"})
 """Elements whose text is left out: settings, deleted text, or the same text for older programs."""
@@ -159,11 +167,12 @@ class Archive:
     def text(self, name: str, text_tags: Collection[str]) -> str:
         """Return the text of a member within elements whose local names are in `text_tags`.
 
-        A paragraph is a line; headings begin as in Markdown.
+        A blank line separates paragraphs; headings and tables are written as in Markdown.
         """
-        parser = _TextParser(text_tags)
+        parser = _TextParser(self, text_tags)
         self.parse(name, parser.start, parser.end, parser.data)
-        return _EMPTY_HEADING.sub("", "".join(parser.pieces))
+        text = _EMPTY_HEADING.sub("", "".join(parser.pieces))
+        return _BLANK_LINES.sub("\n\n", text).strip("\n")
 
     def ordered_members(self, name: str, tag: str) -> list[_ListedMember]:
         """Return the slides or sheets that a main document lists, in order.
@@ -193,39 +202,107 @@ class Archive:
 
 @define
 class _TextParser:
-    """Collects the pieces of text within elements whose local names are in `text_tags`."""
+    """Collects the pieces of text within elements whose local names are in `text_tags`.
 
+    The text of a table in a cell is part of the cell.
+    """
+
+    archive: Archive
     text_tags: Collection[str]
     pieces: list[str] = field(factory=list)
     _text_depth: int = 0
     _skipped_depth: int = 0
+    _table_depth: int = 0
+    _rows: list[list[str]] = field(factory=list)
+    """The rows of the outermost open table."""
+    _has_header: bool = False
+    _cell_start: int = 0
+    """The number of pieces of text before the cell."""
+    _n_repeated: int = 1
+    _n_merged: int = 1
 
     def start(self, tag: str, attributes: Attributes) -> None:
         self._text_depth += tag in self.text_tags
         self._skipped_depth += tag in _SKIPPED
+        self._table_depth += tag in _TABLES
+        if self._table_depth == 1:
+            self._start_in_table(tag, attributes)
         level = _heading_level(tag, attributes)
-        if level:
+        if level and not self._table_depth:
             self.pieces.append("#" * level + " ")
         if not self._skipped_depth and tag in _BREAKS:
             self.pieces.append(_BREAKS[tag])
 
+    def _start_in_table(self, tag: str, attributes: Attributes) -> None:
+        if tag in _ROWS:
+            self._rows.append([])
+        elif tag in _CELLS:
+            self._cell_start = len(self.pieces)
+            self._n_repeated = int(attributes.get("number-columns-repeated", 1))
+            self._n_merged = 1
+        elif tag == "gridSpan":
+            self._n_merged = int(attributes["val"])
+        elif tag in _HEADER_MARKS:
+            self._has_header = True
+
     def end(self, tag: str) -> None:
         self._text_depth -= tag in self.text_tags
         self._skipped_depth -= tag in _SKIPPED
-        if not self._skipped_depth and tag in _PARAGRAPHS:
-            self.pieces.append("\n")
+        if self._table_depth == 1 and tag in _CELLS:
+            self._end_cell()
+        elif self._table_depth == 1 and tag in _TABLES:
+            self._end_table()
+        elif not self._skipped_depth and tag in _PARAGRAPHS:
+            self.pieces.append("\n\n")
+        self._table_depth -= tag in _TABLES
 
     def data(self, text: str) -> None:
         if self._text_depth and not self._skipped_depth:
             self.pieces.append(text)
 
+    def _end_cell(self) -> None:
+        cell = " ".join("".join(self.pieces[self._cell_start :]).split())
+        del self.pieces[self._cell_start :]
+        if self._rows:
+            self._rows[-1] += [cell] * min(self._n_repeated, _MAX_REPEATED_CELLS)
+            self._rows[-1] += [""] * (min(self._n_merged, _MAX_REPEATED_CELLS) - 1)
+
+    def _end_table(self) -> None:
+        rows = [row for row in self._rows if any(row)]
+        column_names: list[str] = []
+        if rows and (self._has_header or _has_header_row(rows)):
+            header = rows.pop(0)
+            column_names = names_of(header)
+            self.pieces.append(f"{header_lines(header)}\n")
+        for row in rows:
+            line = row_line(row, column_names)
+            self.archive.charge(len(line))
+            self.pieces.append(f"{line}\n")
+        self.pieces.append("\n")
+        self._rows = []
+        self._has_header = False
+
+
+def _has_header_row(rows: list[list[str]]) -> bool:
+    """Return whether the first row of a table consists of column names, although it has no mark.
+
+    Besides the rule of `is_header`, its cells have no digits, and the table has more than two
+    columns, or a digit in each cell of a column: two columns can be names and values.
+    """
+    header, *others = rows
+    if not others or not is_header(header) or any(map(_DIGIT.search, header)):
+        return False
+    if len(header) > 2:
+        return True
+    columns = zip(*others, strict=False)
+    return any(all(map(_DIGIT.search, column)) for column in columns)
+
 
 def office_parts(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
     """Yield the location and the text of each part of a file, in order.
 
-    A paragraph is a line, and so is a row of a sheet, with tabs between its cells. After a header
-    row, each cell begins with the name of its column. Headings and titles of slides are written as
-    in Markdown.
+    A blank line separates paragraphs. Headings, titles of slides, tables and sheets are written as
+    in Markdown. After a header row, each cell begins with the name of its column.
 
     Raises:
         DocumentError: the archive is not an Office file.
@@ -233,7 +310,7 @@ def office_parts(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
     if "word/document.xml" in archive:
         members = ("word/document.xml", "word/footnotes.xml", "word/endnotes.xml")
         texts = [archive.text(name, {"t"}) for name in members if name in archive]
-        yield {}, "".join(texts)
+        yield {}, "\n\n".join(filter(None, texts))
     elif "ppt/presentation.xml" in archive:
         slides = archive.ordered_members("ppt/presentation.xml", "sldId")
         for number, slide in enumerate(slides, 1):
@@ -276,7 +353,7 @@ def _shared_strings(archive: Archive) -> list[str]:
 
 
 def _sheet_text(archive: Archive, member: str, strings: list[str]) -> str:
-    """Return the rows of a sheet as lines, with tabs between the cells.
+    """Return the rows of a sheet as lines.
 
     Numbers and dates are written as they are stored: a date is a number of days.
     """
@@ -289,12 +366,12 @@ def _sheet_text(archive: Archive, member: str, strings: list[str]) -> str:
 class _SheetParser:
     """Collects the rows of a sheet.
 
-    The first row with content is a header row if it has several cells and all contain text.
+    The first row with several cells is a header row if all contain text.
 
     Attributes:
-        archive: counts the characters of the cells.
+        archive: counts the characters of the rows.
         strings: the shared strings of the workbook.
-        rows: the text of each row, with tabs between its cells; "" for an empty row.
+        rows: the line of each row; "" for an empty row.
     """
 
     archive: Archive
@@ -302,7 +379,10 @@ class _SheetParser:
     rows: list[str] = field(factory=list)
     _cells: dict[str, str] = field(factory=dict)
     """The cells of the row, by the letters of their columns, or by index if these are missing."""
-    _column_names: dict[str, str] = field(factory=dict)
+    _columns: list[str] = field(factory=list)
+    """The letters of the columns that have names."""
+    _column_names: list[str] = field(factory=list)
+    _has_table: bool = False
     _cell_type: str = ""
     _value_pieces: list[str] = field(factory=list)
     _column: str = ""
@@ -331,17 +411,24 @@ class _SheetParser:
 
     def _end_cell(self, value: str) -> None:
         cell = self.strings[int(value)] if self._cell_type == "s" else value
-        if self._column in self._column_names:
-            cell = f"{self._column_names[self._column]}: {cell}"
         self._cells[self._column] = cell
         self._only_text = self._only_text and self._cell_type in _TEXT_CELLS
-        self.archive.charge(len(cell))
 
     def _end_row(self) -> None:
-        if self._only_text and len(self._cells) > 1 and not any(self.rows):
-            for column, cell in self._cells.items():
-                self._column_names[column] = cell[:MAX_COLUMN_NAME_CHARS]
-        self.rows.append("\t".join(self._cells.values()))
+        is_first = not self._has_table and len(self._cells) > 1
+        if is_first and any(self.rows):
+            self.rows.append("")
+        self._has_table = self._has_table or is_first
+        if is_first and self._only_text:
+            header = list(self._cells.values())
+            self._columns = list(self._cells)
+            self._column_names = names_of(header)
+            line = header_lines(header)
+        else:
+            cells = [self._cells.pop(column, "") for column in self._columns]
+            line = row_line([*cells, *self._cells.values()], self._column_names)
+        self.archive.charge(len(line))
+        self.rows.append(line)
         self._cells.clear()
         self._only_text = True
 

@@ -1,6 +1,6 @@
 """Extract the text of an HTML page without navigation.
 
-Each paragraph, list item and table row becomes a line.
+A blank line separates paragraphs; each list item and table row is a line.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Final
 
 from attrs import frozen
 
-MAX_COLUMN_NAME_CHARS: Final = 50
-"""Maximum characters of a column name, which is repeated in each cell of its column."""
+from relevance_gen.documents.tables import header_lines, names_of, row_line
 
 _INVISIBLE: Final = frozenset({"script", "style", "template"})
 _NAVIGATION: Final = frozenset({"nav", "header", "footer", "aside"})
@@ -27,22 +26,29 @@ _INLINE: Final = frozenset(
     "sup time tt u var wbr".split()
 )
 """Elements within a word or a sentence; any other element begins a new line, except in a cell."""
+_LINES: Final = frozenset("br caption dd dt li option tbody tfoot thead tr".split())
+"""Elements that begin a line, and not a paragraph; so does every element in a list."""
+_LISTS: Final = frozenset({"ul", "ol"})
 _HEADING: Final = re.compile("h[1-6]")
-_SPACES: Final = re.compile(r"[^\S\n]+")
-_NEWLINES: Final = re.compile(r" ?\n[ \n]*")
+_PARAGRAPH: Final = "\x1e"
+"""A piece of text that ends a paragraph."""
+_SPACES: Final = re.compile(r"[^\S\n\x1e]+")
+_NEWLINES: Final = re.compile(r" ?[\n\x1e][ \n\x1e]*")
+_EMPTY_MARKER: Final = re.compile(r"^(-|#{1,6})\n+(?=[^\n#-])", re.MULTILINE)
+"""A Markdown marker whose text is in a block of its own, as in ``<li><p>``."""
 
 
 def page_text(markup: str) -> tuple[str, str]:
     r"""Return the title of a page and its text, without markup and navigation.
 
-    A heading is written as in Markdown, a list item after a hyphen. In a table with a header row,
-    each cell begins with the name of its column, if its row has as many cells as the header row. If
-    a page has no text outside its navigation, the text of the navigation is returned.
+    A heading is written as in Markdown, a list item after a hyphen, a table as rows. After a header
+    row, each cell begins with the name of its column, if its row has as many cells as the header
+    row. If a page has no text outside its navigation, the text of the navigation is returned.
 
     >>> page_text("<title>Food</title><nav>Home</nav><h2>Fish &amp;\n <b>ch</b>ips</h2><p>Peas")
-    ('Food', '## Fish & chips\nPeas')
+    ('Food', '## Fish & chips\n\nPeas')
     >>> page_text("<table><tr><th>Fish<th>Price<tr><td>Cod<td>9</table>")[1]
-    'Fish | Price\nFish: Cod | Price: 9'
+    '| Fish | Price |\n| --- | --- |\n| Fish: Cod | Price: 9 |'
     """
     for skips_navigation in (True, False):
         parser = _PageParser(skips_navigation=skips_navigation)
@@ -50,7 +56,8 @@ def page_text(markup: str) -> tuple[str, str]:
         parser.close()
         parser.end_line()
         text = _SPACES.sub(" ", "".join(parser.pieces))
-        text = _NEWLINES.sub("\n", text).strip()
+        text = _NEWLINES.sub(_line_break, text).strip()
+        text = _EMPTY_MARKER.sub(r"\1 ", text)
         if text:
             break
     return " ".join("".join(parser.title).split()), text
@@ -84,6 +91,7 @@ class _PageParser(HTMLParser):
         self._skipped_depth = 0  # open elements with that tag
         self._content_depth = 0
         self._pre_depth = 0
+        self._list_depth = 0
         self._in_title = False
         self._column_names: list[str] = []
         self._row: list[_CellStart] = []
@@ -109,6 +117,7 @@ class _PageParser(HTMLParser):
             self._row.append(_CellStart(tag, len(self.pieces)))
             return
         self._end_block(tag)
+        self._list_depth += tag in _LISTS
         if tag == "table":
             self._column_names = []
         elif _HEADING.fullmatch(tag) and not self._row:
@@ -123,6 +132,7 @@ class _PageParser(HTMLParser):
                 self._skipped_tag = ""
         self._content_depth -= tag in _CONTENT and self._content_depth > 0
         self._pre_depth -= tag == "pre" and self._pre_depth > 0
+        self._list_depth -= tag in _LISTS and self._list_depth > 0
         self._in_title = False
         if tag not in _INLINE:
             self._end_block(tag)
@@ -138,6 +148,8 @@ class _PageParser(HTMLParser):
             self.pieces.append(" ")  # the content of a cell stays in one line
         else:
             self.end_line()
+            if tag not in _LINES and not self._list_depth:
+                self.pieces.append(_PARAGRAPH)
 
     def end_line(self) -> None:
         """End the current line of text; first join the cells of an open table row."""
@@ -154,14 +166,14 @@ class _PageParser(HTMLParser):
         bounds = [*(cell.n_pieces for cell in self._row), len(self.pieces)]
         cells = []
         for start, end in itertools.pairwise(bounds):
-            cell_text = "".join(self.pieces[start:end])
-            cells.append(" ".join(cell_text.split()))
+            cells.append("".join(self.pieces[start:end]))
         del self.pieces[bounds[0] :]
-        if all(cell.tag == "th" for cell in self._row):
-            self._column_names = [cell[:MAX_COLUMN_NAME_CHARS] for cell in cells]
-        elif len(cells) == len(self._column_names):
-            cells = list(map(_name_cell, self._column_names, cells))
-        self.pieces.append(" | ".join(cells))
+        if len(cells) > 1 and all(cell.tag == "th" for cell in self._row):
+            self._column_names = names_of(cells)
+            self.pieces.append(header_lines(cells))
+        else:
+            is_named = len(cells) == len(self._column_names)
+            self.pieces.append(row_line(cells, self._column_names if is_named else ()))
         self._row = []
 
     def _is_navigation(
@@ -177,5 +189,5 @@ class _PageParser(HTMLParser):
         return tag in _NAVIGATION or has_role
 
 
-def _name_cell(column_name: str, cell: str) -> str:
-    return f"{column_name}: {cell}" if column_name and cell else cell
+def _line_break(spaces: re.Match[str]) -> str:
+    return "\n\n" if _PARAGRAPH in spaces[0] else "\n"

@@ -3,9 +3,9 @@ r"""Find the ends of sentences in a text of any language, without detecting the 
 1. A sentence ends at a blank line; at the end of a line before a list item, a table row or a
    heading, or of a heading; at each line of code, tables and verse; and at a line that had space
    for the first word of the next line. Other line ends are taken as wrapping.
-2. ``. ! ? …`` end a sentence before white space, unless a small letter follows. After an
-   abbreviation, an initial or a number of at most two digits, a full stop ends a sentence only
-   before a word that begins sentences, as "The".
+2. ``. ! ? …`` end a sentence before white space, unless a small letter follows or they are in a
+   table row. After an abbreviation, an initial or a number of at most two digits, a full stop ends
+   a sentence only before a word that begins sentences, as "The".
 3. ``。！？।؟`` and similar marks always end a sentence, and in Thai and Lao a space does.
 
 Closing quotes and brackets, and numbers of notes, belong to the sentence.
@@ -32,6 +32,8 @@ _ITEM: Final = re.compile(
     r"[^\S\n]*+(?:(?:[-*+•‣◦▪●·–]|\(?\d{1,3}[.)]|\(?\w\)|#{1,6})[^\S\n]|[|>]|```)"
 )
 _INITIALS: Final = re.compile(r"[^\W\d]|\d\d?|(?:[^\W\d]{1,2}\.)+[^\W\d]{1,2}")
+_MAX_ROW_CHARS: Final = 500
+"""Maximum characters of a table row before a full stop that does not end a sentence."""
 _FIRST_WORD: Final = re.compile(r"\s*+\S*+")
 _CODE: Final = re.compile(r"[{}=<>_\\|\t(;,](?:(?<=[^(;,])|(?<=\w\()|(?<=;)$|(?<=,)[^\s\d])")
 _OPENING: Final = " \t\"'“‘«‹„([{¿¡*_—-"
@@ -131,14 +133,24 @@ def _ends_by_stops(
         text: the text.
         is_lower_case: whether sentences can begin with a small letter.
     """
+    has_rows = "\n|" in text or text.startswith("|")
     for stop in _STOP.finditer(text):
         more_stops, next_character = stop.groups()
         if next_character.islower() and not is_lower_case:
+            continue
+        if has_rows and _is_in_row(text, stop.start()):
             continue
         is_full_stop = not more_stops and text[stop.start()] == "."
         if next_character and is_full_stop and not _ends_sentence(text, stop):
             continue
         yield stop.end()
+
+
+def _is_in_row(text: str, position: int) -> bool:
+    """Return whether a position is within `_MAX_ROW_CHARS` after the start of a table row."""
+    low = max(position - _MAX_ROW_CHARS, 0)
+    line_start = text.rfind("\n", low, position) + 1
+    return text.startswith("|", max(line_start, low))
 
 
 def _ends_sentence(

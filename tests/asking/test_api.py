@@ -20,12 +20,15 @@ from relevance_gen import (
     TextPiece,
     ask,
     ask_stream,
+    read_documents,
     search,
 )
-from relevance_gen.asking.answer import NO_ANSWER_FOUND, NOTHING_FOUND
+from relevance_gen.asking.answer import NO_ANSWER_FOUND, NOTHING_FOUND, Source
+from relevance_gen.asking.selection import passage_of
 from relevance_gen.text.chunking import sentences
 from relevance_gen.wire import serialize
 from small_models import BIGRAM, ENCODER, STORY, TINY
+from tests.cli.documents import docx, run, table
 from tests.profiles import costly
 from tests.retrieval.test_cross_encoder import HashReranker
 
@@ -64,6 +67,49 @@ def test_ask_with_embedded_model_copies_sentence(embedded):
     assert (best.result.original_index, best.result.metadata) == (1, {"page": 3})
     assert best.text == "Bees tell each other where the flowers are by dancing."
     assert answer.prompt == f"Context: {best.text}\nQuestion: How do bees find flowers?\nAnswer:"
+
+
+POLICY = docx(
+    run("Travel policy"),
+    run("A hotel may cost at most these amounts.")
+    + table(
+        ("City", "Limit per night", "Breakfast"),
+        ("London", "£190", "£20"),
+        ("Paris", "€150", "€15"),
+        ("Rome", "€130", "€9"),
+    ),
+)
+BRANCHES = "branch,city,manager\n" + "".join(
+    f"B{number:03},City {number % 7},Manager {number}\n" for number in range(100)
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "question", "row"),
+    [
+        (
+            "policy.docx",
+            POLICY,
+            "How much may a hotel in London cost?",
+            "| City: London | Limit per night: £190 | Breakfast: £20 |",
+        ),
+        (
+            "branches.csv",
+            BRANCHES.encode(),
+            "Who is the manager of branch B017?",
+            "| branch: B017 | city: City 3 | manager: Manager 17 |",
+        ),
+    ],
+)
+def test_question_about_table_row_finds_its_value(embedded, tmp_path, name, content, question, row):
+    """The best passage and the answer are the row of a table, with the names of its columns."""
+    (tmp_path / name).write_bytes(content)
+    chunks = read_documents([tmp_path / name])
+    best = search(question, chunks, spans=True).best[0]
+    assert row in passage_of(Source.whole(best)).text
+    answer = ask(question, chunks, runner=embedded)
+    assert row in answer.text
+    assert answer.text.count(": ") == row.count(": ")
 
 
 def test_ask_with_long_passage_shows_one_source(embedded):

@@ -65,6 +65,16 @@ def run(text: str) -> str:
     return f'<w:r><w:t xml:space="preserve">{text}</w:t></w:r>'
 
 
+def table(*rows: Sequence[str], marks: str = "", cell: str = "") -> str:
+    """Return a table of a Word document after the end of a paragraph, and the start of another."""
+    content = ""
+    for row in rows:
+        cells = "".join(f"<w:tc>{cell}<w:p>{run(text)}</w:p></w:tc>" for text in row)
+        content += f"<w:tr>{marks}{cells}</w:tr>"
+        marks = ""
+    return f"</w:p><w:tbl>{content}</w:tbl><w:p>"
+
+
 def _relations(targets: Sequence[str]) -> str:
     listed = "".join(
         f'<Relationship Id="rId{at}" Target="{target}"/>' for at, target in enumerate(targets, 1)

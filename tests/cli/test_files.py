@@ -28,14 +28,14 @@ from tests.cli.documents import docx, pdf, pptx, run, xlsx
         (
             "letter.docx",
             docx(run("Pears"), run("Apples")),
-            {"first_line": 1, "last_line": 2},
-            "letter.docx:2",
+            {"first_line": 1, "last_line": 3},
+            "letter.docx:3",
         ),
         (
             "page.html",
             b"<p>Pears</p>\n<p>\n<b>App</b>les</p>",
-            {"first_line": 1, "last_line": 2},
-            "page.html:2",
+            {"first_line": 1, "last_line": 3},
+            "page.html:3",
         ),
     ],
 )

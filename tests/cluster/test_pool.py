@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ray.exceptions import ActorUnavailableError
 
 from relevance_gen.cluster.search import pool as pool_module
 from relevance_gen.cluster.search.pool import (
@@ -137,32 +134,3 @@ def test_error_of_a_group_of_shards_is_attributed_to_the_named_shard() -> None:
         )
     assert failed.value.shard_name == "b.shard"
     assert "a.shard" not in request_round._errors
-
-
-@pytest.mark.parametrize(("n_failures", "is_done"), [(0, True), (7, True), (8, False)])
-def test_task_of_dying_searchers_is_tried_again_after_growing_pauses(
-    monkeypatch: pytest.MonkeyPatch, n_failures: int, is_done: bool
-) -> None:
-    """A task whose searchers die is started again after pauses that double, eight times in all."""
-    pool = pool_of(2)
-    outcomes = iter([ActorUnavailableError("restarting", None)] * n_failures + ["done"])
-    pauses_s: list[float] = []
-
-    def get(_: object) -> Any:
-        outcome = next(outcomes)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    ray = SimpleNamespace(wait=lambda references, **_: (references, []), get=get)
-    monkeypatch.setattr(pool_module, "ray", ray)
-    monkeypatch.setattr(pool, "refresh", lambda: None)
-    monkeypatch.setattr(time, "sleep", pauses_s.append)
-    results: list[object] = []
-    if is_done:
-        assert pool.run([lambda searcher: searcher.name], results.append) == ["done"] == results
-    else:
-        with pytest.raises(ClusterError, match="died repeatedly"):
-            pool.run([lambda searcher: searcher.name], results.append)
-    n_pauses = min(n_failures, 7)
-    assert pauses_s == [pytest.approx(0.1 * 2**attempt) for attempt in range(n_pauses)]

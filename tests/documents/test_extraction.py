@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.documents import extraction, office
+from relevance_gen.documents import delimited, extraction, office
 from relevance_gen.documents.extraction import Extracted, extract, format_of
 from relevance_gen.documents.webpages import page_text
-from tests.cli.documents import archive, docx, epub, odt, pdf, pptx, run, xlsx
+from tests.cli.documents import archive, docx, epub, odt, pdf, pptx, run, table, xlsx
 
 SAMPLES = {
     "a.pdf": pdf("Apples are red", "Pears are green"),
@@ -44,9 +44,12 @@ def read(name: str, content: bytes) -> Extracted:
     ("name", "parts"),
     [
         ("a.pdf", [({"page": 1}, "Apples are red"), ({"page": 2}, "Pears are green")]),
-        ("a.docx", [({}, "Apples are red\nPears\n")]),
-        ("a.pptx", [({"slide": 1}, "Apples\n"), ({"slide": 2}, "Pears\n")]),
-        ("a.xlsx", [({"sheet": "Prices"}, "apple\t1.5\npear\t2"), ({"sheet": "Stock"}, "apple")]),
+        ("a.docx", [({}, "Apples are red\n\nPears")]),
+        ("a.pptx", [({"slide": 1}, "Apples"), ({"slide": 2}, "Pears")]),
+        (
+            "a.xlsx",
+            [({"sheet": "Prices"}, "| apple | 1.5 |\n| pear | 2 |"), ({"sheet": "Stock"}, "apple")],
+        ),
         (
             "a.epub",
             [
@@ -54,7 +57,7 @@ def read(name: str, content: bytes) -> Extracted:
                 ({"chapter": 2, "title": "Fruit & more"}, "are red"),
             ],
         ),
-        ("a.odt", [({}, "Apples\nare red\n")]),
+        ("a.odt", [({}, "Apples\n\nare red")]),
         ("a.html", [({"title": "Apples"}, "are red")]),
     ],
 )
@@ -81,46 +84,47 @@ def test_docx_special_elements() -> None:
         + "<w:r><w:tab/><w:br/></w:r><w:del><w:r><w:delText>gone</w:delText></w:r></w:del>"
         + f"<Choice>{run('two')}</Choice><Fallback>{run('two')}</Fallback>"
     )
-    assert read("a", docx(paragraph, "")).parts == [({}, "one\t\ntwo\n\n")]
+    assert read("a", docx(paragraph, "")).parts == [({}, "one\t\ntwo")]
     changed = "<text:tracked-changes><text:p>gone</text:p></text:tracked-changes>"
     text = f"{changed}<text:p>a<text:s/>b<text:tab/>c<text:line-break/>d</text:p>"
-    assert read("a", odt(text)).parts == [({}, "a b\tc\nd\n")]
+    assert read("a", odt(text)).parts == [({}, "a b\tc\nd")]
 
 
 def test_office_headings_become_markdown() -> None:
     """A heading is written in Markdown syntax."""
     style = '<w:pPr><w:pStyle w:val="Heading2"/></w:pPr>'
     assert read("a", docx(style + run("Apples"), run("are red"))).parts == [
-        ({}, "## Apples\nare red\n")
+        ({}, "## Apples\n\nare red")
     ]
     heading = '<text:h text:outline-level="1">Apples</text:h><text:p>are red</text:p>'
-    assert read("a", odt(heading)).parts == [({}, "# Apples\nare red\n")]
+    assert read("a", odt(heading)).parts == [({}, "# Apples\n\nare red")]
 
 
 @pytest.mark.parametrize(
     ("page", "text"),
     [
-        ("<p>Fish &amp; <b>ch</b>ips</p><p>Peas", "Fish & chips\nPeas"),
+        ("<p>Fish &amp; <b>ch</b>ips</p><p>Peas", "Fish & chips\n\nPeas"),
         ("<ul>\n  <li>one</li>\n  <li>two\nthree</li>\n</ul>", "- one\n- two three"),
-        ("a<script>\nif (a<b) c()\n</script>b", "a\nb"),
+        ("a<script>\nif (a<b) c()\n</script>b", "a\n\nb"),
         ("<style>p {}</style><template><p>x</p></template>y", "y"),
-        ("<h2\nclass=a\n>A <i>title</i></h2>text", "## A title\ntext"),
+        ("<h2\nclass=a\n>A <i>title</i></h2>text", "## A title\n\ntext"),
         ("<pre>one\ntwo</pre>", "one\ntwo"),
         ("&lt;b&gt; &#8364; &nbsp;&bogus;", "<b> € &bogus;"),
         ("no markup at all < 5", "no markup at all < 5"),
         ("<header>Logo</header><nav><ul><li>Home</ul></nav><p>Text<footer>©</footer>", "Text"),
         ("<div role=navigation><div>Home</div>Away</div><input role=search>Text<aside>Ads</aside>", "Text"),
-        ("<nav>Home<main><header><h1>Title</h1></header>Text</main><footer>©", "# Title\nText"),
-        ("<nav>Home</nav><footer>©</footer>", "Home\n©"),
+        ("<nav>Home<main><header><h1>Title</h1></header>Text</main><footer>©", "# Title\n\nText"),
+        ("<nav>Home</nav><footer>©</footer>", "Home\n\n©"),
         (
             "<table><tr><th>Fish<th>Price<tr><td>Cod<td><p>9</p>€<tr><td>one</table>",
-            "Fish | Price\nFish: Cod | Price: 9 €\none",
+            "| Fish | Price |\n| --- | --- |\n| Fish: Cod | Price: 9 € |\none",
         ),
-        ("<table><tr><th>Name</th><td>Cod</td></tr></table>x<br>y", "Name | Cod\nx\ny"),
+        ("<ul><li><p>One</p><li>Two<ol><li>Three</ol></ul>End", "- One\n- Two\n- Three\n\nEnd"),
+        ("<table><tr><th>Name</th><td>Cod</td></tr></table>x<br>y", "| Name | Cod |\n\nx\ny"),
     ],
 )  # fmt: skip
-def test_html_text_has_paragraph_per_line(page: str, text: str) -> None:
-    """The visible text of the page is extracted without navigation, one paragraph per line."""
+def test_html_text_has_blank_line_between_paragraphs(page: str, text: str) -> None:
+    """The visible text of the page is extracted without navigation, paragraphs apart."""
     assert page_text(page) == ("", text)
 
 
@@ -145,7 +149,7 @@ _PIECES = [
 def test_main_content_survives_invalid_markup(pieces: list[str]) -> None:
     """The text of the main element is extracted even if the markup around it is invalid."""
     _, text = page_text("".join(pieces) + "-->\n<main>MARK</main>")
-    assert text.split("\n")[-1].endswith("MARK")
+    assert text.split("\n")[-1].removesuffix(" |").endswith("MARK")
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -356,13 +360,124 @@ def test_sheet_cells_have_column_headings() -> None:
     """Below a header row each cell is prefixed with the heading of its column."""
     rows = [["Fish", "Price"], ["Cod", 9], ["", 7], ["Eel", ""]]
     assert read("a", xlsx(Menu=rows)).parts == [
-        ({"sheet": "Menu"}, "Fish\tPrice\nFish: Cod\tPrice: 9\nPrice: 7\nFish: Eel"),
+        (
+            {"sheet": "Menu"},
+            "| Fish | Price |\n| --- | --- |\n| Fish: Cod | Price: 9 |\n|  | Price: 7 |\n| Fish: Eel |",
+        ),
     ]
-    assert read("a", xlsx(Menu=[["Cod", 9], ["Eel", "dear"]])).parts[0][1] == "Cod\t9\nEel\tdear"
+    assert (
+        read("a", xlsx(Menu=[["Cod", 9], ["Eel", "dear"]])).parts[0][1]
+        == "| Cod | 9 |\n| Eel | dear |"
+    )
     assert (
         read("a", xlsx(Menu=[["Menu"], ["Fish", "Price"], ["Cod", 9]])).parts[0][1]
-        == "Menu\nFish\tPrice\nCod\t9"
+        == "Menu\n\n| Fish | Price |\n| --- | --- |\n| Fish: Cod | Price: 9 |"
     )
+
+
+@pytest.mark.parametrize(
+    ("table_xml", "text"),
+    [
+        (
+            table(("City", "Limit per night"), ("London", "£190"), ("Paris", "€ 150 | 160")),
+            "| City | Limit per night |\n| --- | --- |\n| City: London | Limit per night: £190 |\n"
+            "| City: Paris | Limit per night: € 150 \\| 160 |",
+        ),
+        (
+            table(("Name", "Anna"), ("Address", "12 Mill Lane"), ("City", "London")),
+            "| Name | Anna |\n| Address | 12 Mill Lane |\n| City | London |",
+        ),
+        (
+            table(("Name", "Use"), ("Tea", "Drink"), marks="<w:trPr><w:tblHeader/></w:trPr>"),
+            "| Name | Use |\n| --- | --- |\n| Name: Tea | Use: Drink |",
+        ),
+        (table(("a", ""), ("", ""), ("b", "c")), "a\n| b | c |"),
+        (
+            table(("y", "z"), cell=table(("a", "b"))[len("</w:p>") : -len("<w:p>")]),
+            "| a b y | a b z |",
+        ),
+        (
+            table(("a", "b"), cell='<w:tcPr><w:gridSpan w:val="2"/></w:tcPr>'),
+            "| a |  | b |",
+        ),
+        ("</w:p></w:tc></w:tr></w:tbl><w:p>", None),
+    ],
+)
+def test_table_of_document_becomes_rows(table_xml: str, text: str | None) -> None:
+    """A table is written as rows; below a header row each cell begins with the column name."""
+    found = read("a", docx(run("Limits") + table_xml + run("End")))
+    if text is None:
+        assert found.warning
+    else:
+        assert found.parts == [({}, f"Limits\n\n{text}\n\nEnd")]
+
+
+def test_repeated_cells_of_opendocument_are_aligned() -> None:
+    """Repeated and covered cells keep their columns, up to a limit."""
+    cells = (
+        "<table:table-cell><text:p>a</text:p></table:table-cell><table:covered-table-cell/>"
+        '<table:table-cell number-columns-repeated="2"><text:p>b</text:p></table:table-cell>'
+        '<table:table-cell number-columns-repeated="16000"/>'
+    )
+    row = f"<table:table-row>{cells}</table:table-row>"
+    text = f'<table:table xmlns:table="x">{row}</table:table><text:p>End</text:p>'
+    assert read("a", odt(text)).parts == [({}, "| a |  | b | b |\n\nEnd")]
+
+
+def test_repeated_cells_count_toward_unpacked_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small table with repeated long cells is refused at the unpacked size limit."""
+    monkeypatch.setattr(office, "MAX_UNPACKED_BYTES", 1 << 20)
+    cell = f'<table:table-cell number-columns-repeated="99"><text:p>{"x" * 20_000}</text:p></table:table-cell>'
+    text = f'<table:table xmlns:table="x"><table:table-row>{cell}</table:table-row></table:table>'
+    assert read("a", odt(text)).warning == "has more than 1 MiB unpacked"
+
+
+CSV_TEXTS = {
+    "a,b\n1,2\n": "| a | b |\n| a: 1 | b: 2 |",
+    "a;b\r\n1,5;2\r\n": "| a | b |\n| a: 1,5 | b: 2 |",
+    "a\tb\n1\t\n\n\t2": "| a | b |\n| a: 1 |\n\n|  | b: 2 |",
+    'a,b\n1,"x\ny"\n3,4\n': "| a | b |\n| a: 1 | b: x y |\n\n| a: 3 | b: 4 |",
+    "1,2\n3,4\n": "| 1 | 2 |\n| 3 | 4 |",
+    "city,2023,2024\nRome,1,2\n": "| city | 2023 | 2024 |\n| city: Rome | 2023: 1 | 2024: 2 |",
+    'pipe,length\n1,"5\n' + "2,6\n" * 2000: '| pipe | length |\n| pipe: 1 | length: "5 |\n'
+    + "\n".join(["| pipe: 2 | length: 6 |"] * 2000),
+    "a,b\n1,\0\n": "| a | b |\n| a: 1 | b: \0 |",
+}
+
+
+@pytest.mark.parametrize("text", CSV_TEXTS)
+def test_csv_records_become_rows(text: str) -> None:
+    """A record is a row in its own line, and each cell begins with its column name."""
+    assert delimited.table_text(text, 1 << 20) == CSV_TEXTS[text]
+    assert extraction.read("a.CSV", b"\xef\xbb\xbf" + text.encode()).parts == [
+        ({}, CSV_TEXTS[text])
+    ]
+    assert extraction.read("a.txt", b"\xef\xbb\xbf" + text.encode()).parts == [({}, text)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no delimiter\n1,2",
+        "a," * 50_000,
+        "a,b\n" + "1," * (1 << 20),
+        'a,b\n1,"' + "x" * 200_000,
+        "a,b\n" + "1,2\n" * 100_000,
+        "",
+    ],
+)
+def test_csv_beyond_limits_is_plain_text(text: str) -> None:
+    """A text that is no table, or exceeds a limit, is returned unchanged."""
+    assert delimited.table_text(text, 1 << 20) == text
+
+
+@given(st.text(alphabet='ab1,;"\n\r\t|\0 ', max_size=40))
+def test_csv_keeps_all_values(text: str) -> None:
+    """Every letter and digit of the file is in the text, which has no more lines than the file."""
+    rows = delimited.table_text("k,v\n" + text, 1 << 20)
+    assert len(rows.splitlines()) <= len(("k,v\n" + text).splitlines()) + 1
+    for letter in "ab1":
+        assert rows.count(letter) == text.count(letter)
 
 
 def test_shared_strings_count_toward_unpacked_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,7 +504,7 @@ def test_slide_title_becomes_heading() -> None:
         slide.format("body", "Boats"),
     ]
     texts = [text for _, text in read("a", pptx(*titled)).parts]
-    assert texts == ["\n# Ferries\nText\n", "\nText\n", "\nBoats\nText\n"]
+    assert texts == ["# Ferries\n\nText", "Text", "Boats\n\nText"]
 
 
 @pytest.mark.parametrize(

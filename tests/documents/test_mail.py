@@ -37,7 +37,7 @@ HEAD = "From: Änn <ann@b.org>\nDate: Fri, 01 May 2026 12:00:00 -0000"
     [
         (mail("Come at 12.\nÄnn"), f"{HEAD}\n\nCome at 12.\nÄnn"),
         (mail("Plain.", "<p>Page."), f"{HEAD}\n\nPlain."),
-        (mail(None, "<nav>Home</nav><h1>Page</h1><p>Text."), f"{HEAD}\n\n# Page\nText."),
+        (mail(None, "<nav>Home</nav><h1>Page</h1><p>Text."), f"{HEAD}\n\n# Page\n\nText."),
         (
             mail("See files.", None, menu=b"%PDF-", map=b"PK"),
             f"{HEAD}\n\nSee files.\n\nAttached: menu, map",

@@ -42,12 +42,12 @@ def test_chunks_have_location_and_title(tmp_path: Path) -> None:
     ]
     assert reported == [
         ("a.pdf", "Apples are red.", "Fruit > Colours"),
-        ("b.html", "# Pets\n## Cats", "Pets"),
+        ("b.html", "# Pets\n\n## Cats", "Pets"),
         ("b.html", "They purr.", "Pets > Cats"),
         ("c.txt", "# no heading\nPlain.", ""),
         ("f.txt", "The Ferry", "The Ferry"),
         ("f.txt", "It leaves at seven.", "The Ferry"),
-        ("d.docx", "# Trees\nThey grow.", "Trees"),
+        ("d.docx", "# Trees\n\nThey grow.", "Trees"),
         ("e.md", "An intro is here.", ""),
         ("e.md", "# One\nText is there.", "One"),
         ("e.md", "## Two\nMore of it.", "One > Two"),

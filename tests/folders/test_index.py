@@ -280,6 +280,17 @@ def test_read_returns_current_lines(root: Path) -> None:
     assert index.read("src/fruit.py").text == ""
 
 
+def test_csv_rows_have_lines_of_file(root: Path) -> None:
+    """A chunk of a CSV file has its rows with column names, and the lines that `read` returns."""
+    rows = "".join(f'{number},"Name\n{number}"\n' for number in range(100))
+    (root / "people.csv").write_text("id,name\n" + rows)
+    index = FolderIndex(root, max_chars=100)
+    best = index.search("What is the name of id 57?").best[0]
+    assert "| id: 57 | name: Name 57 |" in best.chunk_txt
+    lines = index.read("people.csv", best.metadata["first_line"], best.metadata["last_line"])
+    assert '57,"Name\n57"' in lines.text + '\n57"'
+
+
 def test_globs_choose_files(root: Path) -> None:
     """A glob chooses among the files as it does in a walk."""
     for glob in ("*.py", "!*.txt", ["*.py", "*.txt", "!notes.*"], "src/*", "src/**"):

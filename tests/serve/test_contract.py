@@ -125,6 +125,14 @@ def test_extract_returns_the_text(server: Server) -> None:
     assert server.call("POST", "/extract", {"content": content}, JSON).status == 401
 
 
+def test_extract_returns_rows_of_csv(server: Server) -> None:
+    """POST /extract returns the records of a CSV file as rows with column names."""
+    content = base64.b64encode(b"city;limit\nRome;130\n").decode()
+    answer = server.call("POST", "/extract", {"name": "a.csv", "content": content}, KEYED)
+    rows = "| city | limit |\n| city: Rome | limit: 130 |"
+    assert answer.json == {"parts": [{"place": {}, "text": rows}], "warning": None}
+
+
 def test_compress_keeps_sentences(real: Server) -> None:
     """POST /compress answers like the library, and errors use the client's field names."""
     question, chunks = (

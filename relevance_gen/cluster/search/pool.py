@@ -63,8 +63,7 @@ _PING_INTERVAL_S: Final = IDLE_TIMEOUT_S / 4
 _START_TIMEOUT_S: Final = 20.0
 """Time to wait for all searchers when the first index is opened; later searchers are used when they
 are ready."""
-_MAX_BUILD_ATTEMPTS: Final = 8
-"""Attempts of one task; the pauses between them add up to 13 s, in which searchers restart."""
+_MAX_BUILD_ATTEMPTS: Final = 5
 
 
 class ShardError(Exception):
@@ -227,8 +226,7 @@ class SearcherPool:
     ) -> list[Any]:
         """Run tasks on searchers, at most one task per searcher; return their results in order.
 
-        A task whose searcher dies is started again on another searcher, after a pause that doubles
-        with each attempt.
+        A task whose searcher dies is started again on another searcher.
 
         Args:
             tasks: functions that start a task on a searcher and return the reference of its result.
@@ -269,8 +267,6 @@ class SearcherPool:
                         message = f"processes of the cluster died repeatedly: {error}"
                         raise ClusterError(message) from None
                     waiting.append((task_ord, n_attempts + 1))
-                    time.sleep(_RETRY_DELAY_S * 2**n_attempts)
-                    self.refresh()
                 else:
                     on_done(results[task_ord])
         return [results[task_ord] for task_ord in range(len(tasks))]
