@@ -17,7 +17,7 @@ class MemoryEstimate:
     Attributes:
         token_bytes: keys and values of one token of one sequence.
         score_bytes: attention scores of one prefill chunk, for each token of the context.
-        logits_bytes: the buffer for the logits of one prefill chunk.
+        logits_bytes: the buffer for the logits of one computation.
     """
 
     token_bytes: int

@@ -13,6 +13,7 @@ import numpy as np
 from relevance_gen.errors import GenerationError, ModelLoadError
 from relevance_gen.llama.batch import Batch, OutputMask, abort_while_set
 from relevance_gen.llama.context_size import (
+    MAX_DEFAULT_SLOTS,
     MIN_N_CTX,
     ContextSize,
     MemoryEstimate,
@@ -105,11 +106,12 @@ class Decoder(OpenContext):
         flash_attention = _flash_attention_type(options.flash_attention, uses_gpu)
         if flash_attention == lib.LLAMA_FLASH_ATTN_TYPE_DISABLED:
             n_score_rows = lib.llama_model_n_head(model) + 1
+        n_outputs = _padded_outputs(options.n_slots or MAX_DEFAULT_SLOTS)
         estimate = MemoryEstimate(
             token_bytes=self._weights.token_bytes,
             score_bytes=_FLOAT_BYTES * n_score_rows * min(n_batch, longest),
             # The memory of a GPU is often tight, and a vocabulary large.
-            logits_bytes=_FLOAT_BYTES * self.n_vocab * n_batch if uses_gpu else 0,
+            logits_bytes=_FLOAT_BYTES * self.n_vocab * n_outputs if uses_gpu else 0,
         )
         size = choose_size(
             estimate,
@@ -201,6 +203,16 @@ class Decoder(OpenContext):
         """Return the maximum number of rows of a computation."""
         return max(self.n_batch, self.n_slots, len(_WARM_UP_TOKENS))
 
+    def _max_outputs(self) -> int:
+        """Return the maximum number of rows whose logits a computation returns.
+
+        llama.cpp reserves 4 · V bytes for each of them on the device, which are few MiB on a GPU
+        if only the last rows of prompts have an output.
+        """
+        if not self._weights.uses_gpu:
+            return self._context_batch()
+        return min(_padded_outputs(self.n_slots), self._context_batch())
+
     def _new_context(self, flash_attention: bool | None) -> int | None:
         """Return llama.cpp's context of the chosen size; None if it cannot be allocated."""
         clear_errors()
@@ -210,6 +222,7 @@ class Decoder(OpenContext):
         params.n_seq_max = self.n_slots
         params.n_batch = self._context_batch()
         params.n_ubatch = self._context_batch()
+        params.n_outputs_max = self._max_outputs()
         params.n_threads = self.n_threads
         params.n_threads_batch = self.n_threads
         # A KV cache for each slot, so that the computation of a slot does not depend on other
@@ -285,12 +298,16 @@ class Decoder(OpenContext):
     def prefill_all(self, slot: int, tokens: Tokens, start: int) -> Logits:
         """Compute one prefill chunk; return the logits after each of its tokens, shape (n, V).
 
-        llama.cpp keeps a buffer of 4 · n_batch · V bytes for them.
+        A GPU computes it in parts of `_max_outputs` tokens.
         """
-        length = self._fill_padded([slot], [tokens], [start])
-        logits = self._compute()
-        self._remove_padding([slot], [tokens], [start], length)
-        return logits[: len(tokens)]
+        logits = np.empty((len(tokens), self.n_vocab), np.float32)
+        for first in range(0, len(tokens), self._max_outputs()):
+            part = tokens[first : first + self._max_outputs()]
+            part_start = start + first
+            length = self._fill_padded([slot], [part], [part_start])
+            logits[first : first + len(part)] = self._compute()[: len(part)]
+            self._remove_padding([slot], [part], [part_start], length)
+        return logits
 
     def _fill_padded(
         self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
@@ -331,8 +348,7 @@ class Decoder(OpenContext):
     ) -> Logits:
         """Compute one row for each token; see `LanguageModel.decode`.
 
-        The slots are ascending: llama.cpp splits a batch where slots descend or have a gap. It
-        computes the first rows of all slots together, then the second rows.
+        The slots are ascending: llama.cpp splits a batch where slots descend or have a gap.
 
         Raises:
             Interrupted: after `interrupt`; `rewind` the slots before the next computation.
@@ -464,6 +480,11 @@ class Decoder(OpenContext):
         data = pointer(state, ctypes.c_uint8)
         if not lib.llama_state_seq_set_data(self._context, data, len(state), slot):
             raise GenerationError("llama.cpp could not restore a sequence")
+
+
+def _padded_outputs(n_slots: int) -> int:
+    """Return the number of outputs of a computation with an output for each slot, with padding."""
+    return n_slots + -n_slots % _PREFILL_MULTIPLE
 
 
 def _check_generates_text(weights: Weights, path: str | os.PathLike[str]) -> None:

@@ -103,8 +103,8 @@ class LanguageModel(Protocol):
     ) -> Logits:
         """Append tokens to slots.
 
-        Return the logits after each, shape (B, V), valid until the next call. Several consecutive
-        rows may belong to one slot. Slots 0, 1, 2 … without gaps are fastest.
+        Return the logits after each, shape (B, V), valid until the next call. Each slot occurs
+        once. Slots 0, 1, 2 … without gaps are fastest.
         """
 
     def rewind(self, slot: int, n_tokens: int) -> None:

@@ -186,6 +186,24 @@ with Decoder(TINY, options) as model:
 
 
 @needs_rpc
+def test_logits_of_a_whole_prompt_are_computed_in_parts(two_devices: DeviceServer) -> None:
+    """On a device the logits of a prompt are computed in parts of a row per slot, with the same bits for any part."""
+    code = """
+import numpy as np
+tokens = np.arange(100, dtype=np.int32)
+logits = []
+for n_slots in (2, 9, 104):
+    options = ModelOptions(n_ctx=256, n_slots=n_slots, main_gpu=0, flash_attention=False)
+    with Decoder(TINY, options) as model:
+        rows = [*model.prefill_all(1, tokens, 0), *model.decode([1], [5], [100])]
+        logits.append(np.array(rows))
+        print(model._max_outputs())
+print(bool((logits[0] == logits[2]).all()), bool((logits[1] == logits[2]).all()))
+"""
+    assert two_devices.run(code).split() == ["8", "16", "104", "True", "True"]
+
+
+@needs_rpc
 def test_encoder_and_reranker_on_a_device_equal_the_cpu(two_devices: DeviceServer) -> None:
     """Vectors and scores on a device differ from those on the CPU by less than 0.01."""
     code = """
