@@ -26,7 +26,7 @@ def main() -> None:
         page.add_init_script(f"sessionStorage.setItem('relevance_gen.key', '{KEY}')")
         page.goto(server.url)
         page.click("#ask button")
-        page.wait_for_selector("#answers:not([aria-busy]) .sample")
+        page.wait_for_selector("#found.quoted")
         page.click(".under summary >> nth=0")
         page.wait_for_selector("#found table")
         page.evaluate("document.activeElement.blur()")

@@ -18,7 +18,7 @@ import pytest
 from relevance_gen import ChunkIndex, search
 from relevance_gen.types import SearchResponse
 from tests.cli.documents import pdf
-from tests.serve.harness import HALF_SCRIPTED, KEY, Server, eventually
+from tests.serve.harness import HALF_SCRIPTED, KEY, REAL, Server, eventually
 
 CHROMIUM = shutil.which("chromium")
 if CHROMIUM is None:
@@ -189,13 +189,12 @@ def test_page_example_click_searches_and_answers(browser: Any, server: Server) -
     visit.page.press("#key", "Enter")
     visit.page.wait_for_selector("#found li")
     assert "Desert ants" in visit.page.inner_text("#found li >> nth=0")
-    assert re.search(
-        r"\d+ tokens · \d+ ms · confidence\s\d\.\d\d that they hold what was asked",
-        visit.page.inner_text("#status"),
-    )
+    assert re.fullmatch(r"\d+ of \d+ passages · \d+ ms", visit.page.inner_text("#status"))
+    assert visit.page.inner_text("#verdict") == "Probably answered in these documents"
+    assert re.fullmatch(r"Confidence [01]\.\d\d", visit.page.get_attribute("#verdict", "title"))
     visit.wait_for_end()
     assert "word0 word1 word2 " in visit.page.inner_text("#answers")
-    assert re.search(r"\d+ tokens · \d+ a second", visit.page.inner_text("#pace"))
+    assert re.search(r"\d+ tokens · \d+ tokens/s", visit.page.inner_text("#pace"))
     visit.page.click("#ask button")
     visit.wait_for_end()
     assert not visit.page.is_visible("#key-dialog")
@@ -389,6 +388,10 @@ def test_page_reports_low_confidence(visit: Visit) -> None:
     visit.ask("Who won the cup of the readers in Chile?")
     visit.wait_for_end()
     assert "No answer found" in visit.page.inner_text("#answers")
+    assert visit.page.inner_text("#verdict") == "Probably not answered in these documents"
+    assert visit.page.is_hidden("#answer-title")
+    assert visit.page.is_hidden("#given")
+    assert visit.page.is_hidden("#copy")
     assert visit.page.inner_text("#found-title").lower() == "closest passages"
     marks = visit.marks()
     assert any(marks.get(f"shade-{level}") for level in (1, 2))
@@ -427,7 +430,7 @@ def test_page_searches_server_index(visit: Visit) -> None:
     visit.ask("What is the fee for a boat?")
     visit.wait_for_end()
     assert visit.page.inner_text(".from >> nth=0") == "fees.md"
-    assert re.search(r"passages? of [1-9]", visit.page.inner_text("#status"))
+    assert re.search(r"of [1-9]\d* passage", visit.page.inner_text("#status"))
     assert any("fee" in text for text in visit.marks()["word"])
     assert visit.page.inner_text(".sheet:last-child h2").lower() == "harbour: results"
     visit.open_why()
@@ -444,7 +447,7 @@ def test_page_address_restores_index(visit: Visit) -> None:
         visit.page.wait_for_selector(f".from:text-is('{source}')" if source else "#found li")
         assert visit.page.inner_text("#asked") == visit.page.input_value("#question") == question
         assert visit.page.input_value("#scope") == scope
-        assert re.match(r"\d+ passages? of ", visit.page.inner_text("#status"))
+        assert re.match(r"\d+ of \d+ passages", visit.page.inner_text("#status"))
         assert visit.page.is_hidden("#nothing")
 
     visit.page.select_option("#scope", "index:boats")
@@ -913,7 +916,8 @@ def test_page_uses_chat_api_with_chat_model(browser: Any) -> None:
             "word0 word1 "
         ] * 2
         assert re.search(
-            r"1,024 tokens · \d+ a second · ended at its longest", visit.page.inner_text("#pace")
+            r"1,024 tokens · \d+ tokens/s · stopped at the length limit",
+            visit.page.inner_text("#pace"),
         )
         answered = ["/prompt", "/v1/models", "/v1/chat/completions"]
         assert asked == ["/search", *answered, *answered, "/cite", "/cite"]
@@ -934,6 +938,55 @@ def test_page_uses_chat_api_with_chat_model(browser: Any) -> None:
         reported = [body["messages"] for body in bodies if "messages" in body][-1]
         assert [one["role"] for one in reported] == ["user", "assistant", "user"]
         assert reported[0]["content"] == QUESTION
+        visit.close()
+
+
+def test_page_shows_the_quoted_passage_large_without_an_answer(browser: Any) -> None:
+    """A model that only copies gets no answer area: the first passage is large, and its sentences are marked."""
+    with Server("--rate-limit", "off", program=REAL) as copying:
+        assert eventually(copying.is_healthy)
+        visit = Visit(browser, copying.url)
+        visit.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        asked: list[str] = []
+        visit.page.on(
+            "request", lambda request: asked.append(request.url.removeprefix(copying.url))
+        )
+        visit.ask(QUESTION)
+        visit.page.wait_for_selector("#found.quoted")
+        assert visit.page.is_hidden("#answer")
+        sizes = "(place) => parseFloat(getComputedStyle(document.querySelectorAll('.excerpt')[place]).fontSize)"
+        assert visit.page.evaluate(sizes, 0) > visit.page.evaluate(sizes, 1)
+        ranges = """() => [...CSS.highlights.get("quote")].filter(({ startContainer }) =>
+          startContainer.parentElement.closest("#found > li:first-child")).length"""
+        assert visit.page.evaluate(ranges) == 1
+        visit.page.wait_for_selector("#model-name >> text=Quoted from your documents")
+        assert asked == ["/search", "/prompt", "/v1/models"]
+        visit.page.click("#copy")
+        visit.page.wait_for_selector("text=Copied")
+        copied = visit.page.evaluate("navigator.clipboard.readText()")
+        assert "searched for it too far away. [1]\n\n### Sources" in copied
+        visit.page.reload()
+        visit.page.wait_for_selector("#found.quoted")
+        assert visit.page.is_hidden("#answer")
+        visit.ask("Who won the cup of the readers in Chile?")
+        visit.page.wait_for_selector("#answers >> text=No answer found")
+        assert visit.page.is_hidden("#answer-title")
+        assert not visit.page.locator("#found.quoted").count()
+        visit.close()
+
+
+def test_page_of_a_server_without_a_model_has_no_answer(browser: Any) -> None:
+    """A server that only searches is no failure: passages are shown, and neither an answer nor an error."""
+    with Server("--rate-limit", "off", "--model", "none", program=HALF_SCRIPTED) as searching:
+        visit = Visit(browser, searching.url)
+        for question in (QUESTION, "How do salmon return?"):
+            visit.ask(question)
+            visit.page.wait_for_selector("#stop", state="hidden")
+            assert visit.page.is_visible("#passages")
+            assert visit.page.is_hidden("#answer")
+            assert visit.page.is_hidden("#trouble")
+        assert all("503" in error for error in visit.errors)
+        visit.errors.clear()
         visit.close()
 
 
@@ -977,7 +1030,7 @@ def test_page_reports_that_a_document_with_results_was_removed(visit: Visit) -> 
     visit.page.click("#names [aria-label^=Remove]")
     visit.page.wait_for_selector("#names li", state="detached")
     assert "was removed" in visit.page.inner_text("#status")
-    assert "confidence" not in visit.page.inner_text("#status")
+    assert visit.page.is_hidden("#verdict")
     assert visit.page.is_hidden("#nothing")
     assert visit.page.is_hidden("#passages")
 
@@ -1277,8 +1330,8 @@ def test_many_tokens_stay_responsive(visit: Visit, tmp_path: Path, n_tokens: int
     visit.page.wait_for_selector("#names li >> nth=1")
     visit.page.wait_for_selector("#text:not([aria-busy])", state="attached")
     visit.ask("Where is a zeppelin drawn?")
-    (counted,) = re.findall(r"([\d,]+) tokens", visit.page.inner_text("#status"))
-    assert int(counted.replace(",", "")) > n_tokens
+    (counted,) = re.findall(r"of ([\d,]+) passages", visit.page.inner_text("#status"))
+    assert int(counted.replace(",", "")) > len(filler) / 1000
     assert eventually(lambda: visit.page.evaluate(WHERE)["inView"])
     assert "zeppelin" in visit.page.evaluate(WHERE)["text"]
     assert "zeppelin" in visit.marks()["word"]

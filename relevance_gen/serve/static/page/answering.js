@@ -12,14 +12,17 @@ const VARIED = { temperature: 0.8, top_p: 0.95 };  // at temperature 0 all answe
 const MOST_BEFORE = 3;  // earlier questions that are sent to a chat model
 const MOST_CHARS = 1500;  // maximum length of an earlier answer
 
-const NO_ANSWER = "No answer found. These passages are the closest matches.";
+const NO_ANSWER = "No answer found. These passages are the closest.";
+
+let lastForm = "";  // form of the last answer, which the next answer probably has
 
 /** Answer a turn's question; return whether no later run has replaced this one. `before`: the earlier turns for the model.
-    `go(chunk)` shows one of its sources. */
+    `go(chunk)` shows one of its sources. The turn's `form` becomes "written", or "quoted" if the model only copies a
+    sentence, or "none" if the server has no model. */
 export async function answer(turn, { before, signal, go, again = false }) {
   const samples = Number(at("samples").value);
   const run = (turn.run ?? 0) + 1;  // a later run replaces the results of an earlier run
-  Object.assign(turn, { run, answers: Array(samples).fill(""), citations: [], sources: [], pace: "", path: "", isFailed: false });
+  Object.assign(turn, { run, answers: Array(samples).fill(""), citations: [], sources: [], pace: "", path: "", isFailed: false, form: turn.form || lastForm, isAnswered: true });
   drawAnswers(turn, go, { isRunning: true });
   let isOver = false;
   const draw = frameByFrame(() => { if (!isOver && turn.run === run) drawAnswers(turn, go, { isRunning: true }); });
@@ -34,14 +37,16 @@ export async function answer(turn, { before, signal, go, again = false }) {
     const { sources, path, request, found } = await (await turn.corpus.post("prompt", asked, signal)).json();
     turn.sources = sources.map((source) => ({ chunk: turn.corpus.chunkOf(source) })).filter(({ chunk }) => chunk);
     turn.path = path;
-    turn.isCopied = Boolean(request.choice);
+    turn.form = lastForm = request.choice ? "quoted" : "written";
     turn.isAnswered = found;
     const models = found ? await listModels() : [];
     if (found) offerModels(models);
     turn.model = models.includes(chosen) ? chosen : models[0] ?? "";
     if (!found) turn.answers = [NO_ANSWER];
+    else if (turn.form === "quoted") quote(turn, request.choice[0].trim());
     else {
-      const varied = (samples > 1 || again) && !turn.isCopied ? VARIED : {};
+      drawAnswers(turn, go, { isRunning: true, isNew: true });
+      const varied = samples > 1 || again ? VARIED : {};
       const pace = await WRITERS[path]({ ...request, ...varied }, { n: samples, write, signal, before });
       if (turn.run === run) turn.pace = pace;
       const citations = await citationsOf(turn, signal).catch(() => []);  // too much text, or stopped: the answer is shown without citations
@@ -49,12 +54,20 @@ export async function answer(turn, { before, signal, go, again = false }) {
     }
   } catch (error) {
     if (turn.run === run) {
-      turn.isFailed = error.name !== "AbortError";
+      const isSearchOnly = error.status === 503 && !(await listModels()).length;
+      if (isSearchOnly) turn.form = lastForm = "none";
+      turn.isFailed = error.name !== "AbortError" && !isSearchOnly;
       turn.pace = !turn.isFailed ? "Stopped" : error instanceof Problem ? error.message : String(error);
     }
   }
   isOver = true;
   return turn.run === run;
+}
+
+/** Set the sentence of the first source as the answer. */
+function quote(turn, text) {
+  turn.answers = [text];
+  turn.citations = [[{ start: 0, end: text.length, spans: [{ source: 0, start: 0, end: text.length }] }]];
 }
 
 /** Offer a choice of models if there are several. */
@@ -130,7 +143,7 @@ function complete(pace) {
 
 function paceOf(tokens, seconds, isLong) {
   const pace = Math.round(tokens / Math.max(seconds, 1e-3)).toLocaleString("en");
-  return `${counted(tokens, "token")} · ${pace} a second${isLong ? " · ended at its longest" : ""}`;
+  return `${counted(tokens, "token")} · ${pace} tokens/s${isLong ? " · stopped at the length limit" : ""}`;
 }
 
 /** Return a function that calls `draw` once in the next frame, for any number of calls before. */
@@ -155,11 +168,12 @@ export function isDrawn(turn) {
 export function drawAnswers(turn, go, { isRunning = false, isNew = isRunning && turn.answers.every((text) => !text) } = {}) {
   if (isRunning && !isNew && drawn !== turn) return;  // another turn is displayed now
   drawn = turn;
+  arrange(turn);
   at("answers").toggleAttribute("data-many", turn.answers.length > 1);
   if (isRunning) at("answers").setAttribute("aria-busy", "true");  // a screen reader reads the complete answer, not each word
   else at("answers").removeAttribute("aria-busy");
   at("answers").replaceChildren(...turn.answers.map((_, number) => make("div", { className: `sample${isRunning ? " running" : ""}` }, ...nodesOf(turn, number, go))));
-  at("samples-label").hidden = Boolean(turn.isCopied) || (!isRunning && !turn.model);
+  at("samples-label").hidden = turn.form !== "written" || (!isRunning && !turn.model);
   at("retry").hidden = at("samples-label").hidden && !turn.isFailed;
   at("copy").hidden = isRunning || turn.isAnswered === false || !turn.answers.some(Boolean);
   at("pace").textContent = turn.pace;
@@ -167,6 +181,20 @@ export function drawAnswers(turn, go, { isRunning = false, isNew = isRunning && 
   if (!isRunning || isNew || at("given").children.length !== turn.sources.length) drawSources(turn, go);
   drawModel(turn);
   if (!peeked?.isConnected) hidePeek();
+}
+
+/** Arrange the pane for the form of a turn's answer: a quoted answer is the first passage, which is shown large. */
+function arrange({ form, isAnswered, isFailed }) {
+  const isQuoted = form === "quoted" && isAnswered && !isFailed;
+  at("answer").hidden = isQuoted || (!isFailed && (!form || form === "none"));
+  at("answer-title").hidden = !isAnswered;
+  at("found").classList.toggle("quoted", isQuoted);
+  const parent = at(isQuoted ? "passages" : "answer");
+  if (at("model").parentElement === parent) return;
+  const focused = document.activeElement;
+  parent.append(at("model"));
+  parent.querySelector(".bar").append(at("controls"));
+  if (at("controls").contains(focused)) focused.focus();
 }
 
 /** Return the nodes of an answer with the numbers of its sources: Markdown of a chat model, otherwise plain text. */
@@ -177,11 +205,11 @@ export function nodesOf(turn, number, go) {
     source: (one) => citation(turn, one, go),
     mark: (one) => places[one] ? citation(turn, places[one].source + 1, go, places[one]) : make("span", { className: "unfound", title: "Not found in the passages", role: "img", ariaLabel: "Not found in the passages" }, "?"),
   };
-  if (turn.path === "/v1/chat/completions" && !turn.isCopied) {
+  if (turn.path === "/v1/chat/completions") {
     const nodes = markdown(text, cite);
     if (nodes.length) return nodes;
   }
-  const kind = turn.isCopied ? turn.sources[0]?.chunk.document.kind ?? "text" : "code";
+  const kind = turn.form === "quoted" ? turn.sources[0]?.chunk.document.kind ?? "text" : "code";
   return text.split(/(?<=\uE001)/).flatMap((part) => [...reading(part.split("\uE000")[0], kind), ...inline(part.match(/\uE000.*$/s)?.[0] ?? "", cite)]);
 }
 
@@ -205,7 +233,7 @@ export function withMarks({ answers, citations = [] }, number, write) {
 function drawSources(turn, go) {
   const links = turn.sources.map((_, place) => citation(turn, place + 1, go));
   at("given").hidden = !links.length || turn.isAnswered === false;
-  at("given").replaceChildren(links.length === 1 ? "From passage " : "From passages ", ...links);
+  at("given").replaceChildren(links.length === 1 ? "Source: " : "Sources: ", ...links);
 }
 
 /** Return a button with the number of a source, which shows the source's text, or its range `place`, when it is hovered or
@@ -241,15 +269,15 @@ export function hidePeek() {
 }
 
 /** Describe the model that wrote an answer, its limits, and how to get a better answer. */
-function drawModel({ model, path, isCopied, answers }) {
-  at("model").hidden = !model || !answers.some(Boolean);
-  const isOwn = model === "relevance_gen";
-  const [said, more] = isCopied
-    ? [`Copied verbatim ${isOwn ? "by the built-in model" : `by ${model}`}`, "It selects the closest sentences and writes no text of its own, so it cannot summarize, compare or conclude."]
+function drawModel({ model, path, form, answers, isAnswered }) {
+  at("model").hidden = !model || !isAnswered || !answers.some(Boolean);
+  const name = model === "relevance_gen" ? "the built-in model" : model;
+  const [title, more] = form === "quoted"
+    ? [`Quoted from your documents by ${name}`, "It quotes the closest sentences. It cannot summarize, compare or draw conclusions."]
     : path === "/generate"
-      ? [`Continued by ${isOwn ? "the built-in model" : model}`, "This model continues a text and is not trained for conversations. It can digress, so check the passages."]
-      : [`Written by ${model} from the passages`, "The model answers in its own words and can be wrong. The numbers link to its sources. It also received the last questions and answers."];
-  at("model-name").textContent = said;
+      ? [`Continued by ${name}`, "This model continues text and was not trained to chat. Check the passages."]
+      : [`Written by ${name} from the passages`, "It may be wrong. The numbers link to the passages it was given. It also received the last questions and answers."];
+  at("model-name").textContent = title;
   at("model-more").textContent = more;
-  at("model-better").hidden = path !== "/generate" && !isCopied;
+  at("model-better").hidden = path !== "/generate";
 }

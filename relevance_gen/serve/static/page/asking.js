@@ -11,6 +11,7 @@ import { choose } from "./view.js";
 import { isViewing, showFile } from "./viewer.js";
 
 const MOST_FOUND = 30;
+const PROBABLE = 0.8;  // least confidence that is called probable
 const FEW = 6;  // passages that are listed before the button for all is pressed
 
 export let turns = [];  // in order of time
@@ -71,12 +72,11 @@ async function search(turn, signal) {
   const ms = performance.now() - response.asked;
   turn.isFound = results.length > 0 && metadata.confidence >= LEAST_CONFIDENCE;
   turn.hits = results.map((result) => hitOf(turn, result, results[0].chunk_score));
+  turn.confidence = results.length ? metadata.confidence : null;
   turn.status = [
-    results.length ? `${counted(results.length, "passage")} of ${turn.corpus.size.toLocaleString("en")}` : "Nothing found",
-    counted(metadata.num_context_tokens + metadata.num_query_tokens, "token"),
+    results.length ? `${results.length.toLocaleString("en")} of ${counted(turn.corpus.size, "passage")}` : "Nothing found",
     `${Math.ceil(ms)} ms`,
-    ...Object.entries(metadata.corrections ?? {}).map(([word, taken]) => `“${word}” taken for “${taken}”`),
-    ...(results.length ? [`confidence\u00a0${metadata.confidence.toFixed(2)} that they hold what was asked`] : []),
+    ...Object.entries(metadata.corrections ?? {}).map(([word, replacement]) => `Showing results for “${replacement}” (no match for “${word}”)`),
   ].join(" · ");
 }
 
@@ -116,7 +116,8 @@ export function show(turn) {
   at("hint").hidden = turn !== null;
   at("asked").textContent = turn?.question ?? "";
   at("nothing").hidden = !turn || !status || hits.length > 0 || Boolean(turn.removedName);
-  at("answer").hidden = !hits.length || !(turn.answers.length || working);
+  at("answer").hidden = true;
+  showVerdict(turn);
   at("passages").hidden = !hits.length;
   at("found-title").textContent = turn?.isFound === false ? "Closest passages" : "Passages";
   at("found").replaceChildren(...hits.map((hit, place) => itemOf(turn, hit, place, goTo)));
@@ -125,9 +126,19 @@ export function show(turn) {
   hits.forEach(markExcerpt);
   at("steps").hidden = !hits.length;
   if (hits.length) goTo(hits[0], { quietly: true });
-  if (turn?.answers.length) drawAnswers(turn, goToChunk);
+  if (hits.length && turn.answers.length) drawAnswers(turn, goToChunk);
   else at("answers").removeAttribute("aria-busy");
   drawEarlier();
+}
+
+/** Display in words how probable it is that the passages contain an answer. */
+function showVerdict(turn) {
+  const { confidence = null, hits = [] } = turn ?? {};
+  at("verdict").hidden = confidence === null || !hits.length;
+  if (confidence === null) return;
+  const grade = confidence >= PROBABLE ? "Probably" : confidence >= LEAST_CONFIDENCE ? "Perhaps" : "Probably not";
+  at("verdict").textContent = `${grade} answered in these documents`;
+  at("verdict").title = `Confidence ${confidence.toFixed(2)}`;
 }
 
 /** List all passages, or the best few and a button that lists all. */
@@ -213,7 +224,7 @@ export function forgetDocument(removed) {
   for (const turn of turns) {
     const hits = turn.hits.filter((hit) => hit.chunk.document !== removed);
     if (hits.length < turn.hits.length) {
-      turn.removedName = removed.name;
+      Object.assign(turn, { removedName: removed.name, confidence: null });
       turn.status = `${hits.length ? `${counted(hits.length, "passage")} left` : "No passage left"}: ${removed.name} was removed. Ask again to search the other documents.`;
     }
     turn.hits = hits;

@@ -3,7 +3,7 @@
 import { sentencesOf } from "./chunking.js";
 import { at, make, nextFrame } from "./dom.js";
 
-const MARKS = ["shade-1", "shade-2", "shade-3", "shade-4", "shade-5", "passage", "word"];
+const MARKS = ["shade-1", "shade-2", "shade-3", "shade-4", "shade-5", "passage", "quote", "word"];
 
 let hits = [];  // the marked results, see `asking`
 let go = () => {};  // called with a hit whose mark is clicked

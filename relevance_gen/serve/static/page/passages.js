@@ -42,11 +42,15 @@ export function excerptOf({ chunk: { text }, passage }) {
   return { from: start, to: text.codePointAt(to - 1) > 0xffff ? to + 1 : to, isCut };
 }
 
-export function markExcerpt({ excerpt: { from, to, isCut, element }, words }) {
+/** Mark the words of an excerpt, and the sentences of its passage. */
+export function markExcerpt({ chunk: { text }, passage, isFaint, excerpt: { from, to, isCut, element }, words }) {
   const before = from - (isCut ? ELLIPSIS.length : 0);
   for (const [start, end] of words) {
     if (start >= from && end <= to) marks("word").add(range(element, start - before, end - before));
   }
+  if (!passage || isFaint) return;
+  const { start, end } = sentencesOf(text, passage);
+  marks("quote").add(range(element, start - before, end - before));
 }
 
 const PARTS = {
