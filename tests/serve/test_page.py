@@ -556,6 +556,32 @@ def test_markdown_is_shown_as_it_is_meant(visit: Visit) -> None:
     assert "[office]" not in visit.page.inner_text("#found")
 
 
+def test_page_shows_csv_as_table(visit: Visit) -> None:
+    """A CSV file is a table; each chunk has whole rows, and shows the column names once above them."""
+    rows = "".join(f"B{number:03},City {number % 7},Manager {number}\n" for number in range(60))
+    visit.forget_example()
+    visit.page.evaluate(DROP, ["branches.csv", list(f"branch,city,manager\n{rows}".encode())])
+    visit.page.wait_for_selector("#names >> text=branches.csv")
+    chunks = visit.chunks()
+    assert (
+        "\n".join(chunks).splitlines()[18]
+        == "| branch: B017 | city: City 3 | manager: Manager 17 |"
+    )
+    assert len(chunks) > 2
+    assert visit.page.inner_text(".chunk >> nth=0").splitlines()[:2] == [
+        "branch\tcity\tmanager",
+        "B000\tCity 0\tManager 0",
+    ]
+    shown = visit.page.evaluate(
+        """() => [...document.querySelectorAll(".chunk .row:first-child .cell")].map(
+          (cell) => getComputedStyle(cell, "::before").content)"""
+    )
+    names = ['"branch"', '"city"', '"manager"']
+    assert shown == ["none"] * 3 + names * (len(chunks) - 1)
+    visit.ask("Who is the manager of branch B017?")
+    assert "Manager 17" in visit.marks()["passage"][0]
+
+
 def test_lines_of_prose_run_on(visit: Visit) -> None:
     """A wrapped line is joined with the next line; verse, lists and logs keep their lines."""
     prose = (
@@ -596,6 +622,7 @@ def test_page_markdown_keeps_text(visit: Visit) -> None:
         "# ",
         "- ",
     ]
+    pieces += ["| a |\n| a: b |\n", "| a: b | c: d |\n", "a: "]
     pieces += ["1. ", "> ", "|", "|-|", "---", "===", "\\", "<!--", "-->", "---\nt: x\n", "😀"]
     draw = random.Random(3)  # noqa: S311 texts, no secrets
     texts = ["".join(draw.choices(pieces, k=draw.randint(1, 40))) for _ in range(400)]
@@ -607,7 +634,7 @@ def test_page_markdown_keeps_text(visit: Visit) -> None:
           const started = performance.now();
           const broken = texts.filter((text) => {
             const made = document.createElement("p"), read = document.createRange();
-            made.append(...reading(text, text.length % 2 ? "markdown" : "text"));
+            made.append(...reading(text, ["markdown", "text", "headings"][text.length % 3]));
             const [start, end] = [Math.floor(text.length / 3), Math.ceil(text.length / 2)];
             const found = range(made, start, end);
             read.setStart(found.startContainer, found.startOffset);

@@ -57,7 +57,7 @@ function* paragraphsOf(text) {
 
 function* cut(text, start, end, breaks) {
   const isFenced = beginsFence(text.slice(start, start + 8));
-  const kinds = isFenced ? BREAKS_OF_CODE : breaks;
+  const kinds = isFenced || text[start] === "|" ? BREAKS_OF_CODE : breaks;  // a row of a table stays whole
   while (end - start > LONG) {
     const stop = start + endOfChunk(text.slice(start, start + LONG), kinds);
     let last = stop;

@@ -217,14 +217,14 @@ export async function addFiles(files) {
   if (at("status").textContent.startsWith("Reading ")) say("");
 }
 
-/** Read a file: text in the browser; PDF, HTML and Office files by the server. */
+/** Read a file: text in the browser; PDF, HTML, Office and CSV files by the server. */
 async function documentOf(file) {
   if (isTooMuch(0, file.size / 2)) throw tooMuch(`${file.name} was not added: it is`);  // half of its size, because it can be UTF-16
   const bytes = new Uint8Array(await file.arrayBuffer());
   if (!bytes.length) throw new Problem(`${file.name} is empty.`);
   const beginning = String.fromCharCode(...bytes.subarray(0, 5));
   const isPdf = beginning === "%PDF-";
-  if (isPdf || beginning.startsWith("PK\x03\x04") || /\.(x?html?|eml)$/i.test(file.name)) {
+  if (isPdf || beginning.startsWith("PK\x03\x04") || /\.(x?html?|eml|csv|tsv)$/i.test(file.name)) {
     return { name: file.name, parts: await extracted(file), file: isPdf ? new Blob([bytes], { type: "application/pdf" }) : null };
   }
   return { name: file.name, parts: [{ place: {}, text: decoded(bytes, file.name) }] };

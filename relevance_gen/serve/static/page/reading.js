@@ -3,9 +3,9 @@
 
 import { make } from "./dom.js";
 
-const CODE = /\.(?:bat|c|cc|cfg|conf|cpp|cs|css|csv|go|h|hpp|ini|ipynb|java|js|json|jsonl|kt|log|lua|php|pl|ps1|py|r|rb|rs|scala|sh|sql|swift|tex|toml|ts|tsv|tsx|xml|ya?ml)$/i;
+const CODE = /\.(?:bat|c|cc|cfg|conf|cpp|cs|css|go|h|hpp|ini|ipynb|java|js|json|jsonl|kt|log|lua|php|pl|ps1|py|r|rb|rs|scala|sh|sql|swift|tex|toml|ts|tsx|xml|ya?ml)$/i;
 const MARKDOWN = /\.(?:md|markdown|mdx|qmd|rmd)$/i;
-const EXTRACTED = /\.(?:x?html?|eml|epub|docx|od[tps]|pptx|xlsx)$/i;  // the server writes their headings in Markdown
+const EXTRACTED = /\.(?:csv|tsv|x?html?|eml|epub|docx|od[tps]|pptx|xlsx)$/i;  // the server writes their headings and tables in Markdown
 const SIGNS = /^(?:#{1,6} \S|```|\|.*\|$)|\*\*\S|`\S[^`\n]*`|\]\(\S+\)/m;
 
 export const WRAPPED = /((?<=[^\n]{45}\p{Ll})\n(?=\p{L})|(?<=[^\n]{46})\n(?=\p{Ll}))/u;  // a long line that continues in the next line
@@ -14,6 +14,9 @@ const FRONT = /^---\n(?:[\w-]+:.*\n|-?[ \t].*\n)+---(?:\n|$)/;  // front matter
 const RULE = /^ {0,3}(?:(?:[-*_][ \t]*){3,}|=+[ \t]*)$/;
 const DELIMITERS = /^[ \t]*\|[\s:|-]*-[\s:|-]*$/;  // the row below the header of a table
 const BLOCK = /^(?:(?<head> {0,3}#{1,6}[ \t]+)|(?<item>[ \t]*(?:[-*+:]|\d{1,3}[.)])[ \t]+)|(?<quote> {0,3}>[ \t]?)|(?<row>[ \t]*\|))/;
+const SEPARATOR = /([ \t]*(?<!\\)\|[ \t]*\n?)/;  // between the cells of a table
+const NAMED = /^([^\s:|][^:|]{0,49}): /;  // a cell that begins with the name of its column
+const MOST_NAME = 50;  // characters of the names that the server repeats
 const INLINE = new RegExp([
   /(`+)([^`]|[^`].*?[^`])\1(?!`)/,
   /(\*\*|(?<!\w)__)(?=\S)(.*?\S)\3/,
@@ -24,7 +27,7 @@ const INLINE = new RegExp([
 const MOST_DEEP = 3;
 const MOST_CHARS = 4000;  // longer texts are displayed unchanged, because patterns can take quadratic time
 
-/** Return the kind of a document: "code", "text", "headings" (text with headings of Markdown) or "markdown". */
+/** Return the kind of a document: "code", "text", "headings" (text with headings and tables of Markdown) or "markdown". */
 export function kindOf(name, text) {
   if (CODE.test(name)) return "code";
   if (EXTRACTED.test(name)) return "headings";
@@ -48,7 +51,7 @@ export function reading(text, kind, { isFenced = false } = {}) {
   if (front) nodes.push(hidden(front, "quiet"));
   for (const line of text.slice(front.length).split(/(?<=\n)/)) {
     const { groups = {}, 0: sign = "" } = line.match(BLOCK) ?? {};
-    const name = Object.keys(groups).find((one) => groups[one] !== undefined && (kind === "markdown" || one === "head"));
+    const name = Object.keys(groups).find((one) => groups[one] !== undefined && (kind === "markdown" || one === "head" || one === "row"));
     if (kind === "markdown" && FENCE.test(line)) {
       close();
       isCode = !isCode;
@@ -80,7 +83,7 @@ function nodesOfBlock({ name, sign, text, level = sign.trim().length }) {
   const end = text.match(name === "head" ? /(?:[ \t]+#+)?[ \t]*\n?$/ : /\n?$/)[0];
   const inner = text.slice(0, text.length - end.length);
   if (!name) return [...inline(inner), ...(end ? [end] : [])];
-  if (name === "row") return [make("span", { className: "table" }, ...text.split(/(?<=\n)/).map(rowOf))];
+  if (name === "row") return [make("span", { className: "table" }, ...rowsOf(text.split(/(?<=\n)/)))];
   const indent = sign.match(/^[ \t]*/)[0];
   const isNumbered = name === "item" && /\d/.test(sign);
   const className = { head: `head h${level}`, item: /[-*+]/.test(sign) ? "item bullet" : "item" }[name] ?? name;
@@ -89,11 +92,32 @@ function nodesOfBlock({ name, sign, text, level = sign.trim().length }) {
   return [made];
 }
 
-function rowOf(line) {
+/** Return the rows of a table. Names that the server repeats in each cell, `| city: Rome |`, are hidden; if the header row is
+    in an earlier chunk, the style sheet displays them above the first row. */
+function rowsOf(lines) {
+  const rows = lines.map((line) => (DELIMITERS.test(line) ? [] : line.split(SEPARATOR).filter((_, place) => place % 2 === 0).slice(1)));
+  const isNamed = (names, named) => named.flat().length > 0 && named.every((cells) => cells.every((cell, column) => !cell || !names[column] || cell.startsWith(`${names[column]}: `)));
+  const header = rows[0].map((cell) => cell.slice(0, MOST_NAME));
+  const names = rows[0].map((cell) => cell.match(NAMED)?.[1] ?? "");
+  if (isNamed(header, rows.slice(1))) return lines.map((line, place) => rowOf(line, place ? header : [], place ? "" : "header"));
+  if (names.some(Boolean) && isNamed(names, rows)) return lines.map((line, place) => rowOf(line, names, place ? "" : "named"));
+  return lines.map((line) => rowOf(line, [], ""));
+}
+
+/** Return a row with the column names in its cells hidden; `className`: "header", "named" to display the names above, or "". */
+function rowOf(line, names, className) {
   if (DELIMITERS.test(line)) return hidden(line);
-  const parts = line.split(/([ \t]*(?<!\\)\|[ \t]*\n?)/);  // cells and separators
-  const made = parts.map((part, place) => (place % 2 ? hidden(part, "pipe") : part || (place && place < parts.length - 1) ? make("span", { className: "cell" }, ...inline(part)) : null));
-  return make("span", { className: "row" }, ...made);
+  const parts = line.split(SEPARATOR);
+  const made = parts.map((part, place) => {
+    if (place % 2) return hidden(part, "pipe");
+    if (!part && (!place || place === parts.length - 1)) return null;
+    const name = names[place / 2 - 1];
+    const sign = name && part.startsWith(`${name}: `) ? `${name}: ` : "";
+    const cell = make("span", { className: "cell" }, sign ? hidden(sign, "label") : null, ...inline(part.slice(sign.length)));
+    if (sign) cell.dataset.name = name;
+    return cell;
+  });
+  return make("span", { className: `row ${className}` }, ...made);
 }
 
 /** Return the nodes of a text in one block: emphasis, code, links; wrapped lines are joined. */
