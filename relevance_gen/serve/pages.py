@@ -12,9 +12,11 @@ import re
 from functools import cache
 from importlib.resources import files
 
-from aiohttp import web
+from aiohttp import ETag, web
+from attrs import frozen
 
 import relevance_gen
+from relevance_gen.serve.http.bodies.content_coding import encode, preferred_coding
 from relevance_gen.serve.http.route import ROUTE, Route, name_of
 from relevance_gen.serve.settings import Settings
 from relevance_gen.wire import JsonObject
@@ -29,9 +31,9 @@ _SECURITY: dict[str, list[dict[str, list[str]]]] = {
 """The security requirement in OpenAPI for a route's key; {} means that no key is needed."""
 
 
-async def describe(routes: tuple[Route, ...]) -> web.StreamResponse:
+async def describe(request: web.BaseRequest, routes: tuple[Route, ...]) -> web.StreamResponse:
     """Return the response with the OpenAPI document of `routes`."""
-    return web.Response(body=document(routes), content_type="application/json")
+    return _respond(request, document(routes), {"Content-Type": "application/json"})
 
 
 async def part(request: web.BaseRequest) -> web.StreamResponse:
@@ -45,8 +47,7 @@ async def part(request: web.BaseRequest) -> web.StreamResponse:
     if content is None:
         raise web.HTTPNotFound
     content_type = "text/css" if name.endswith(".css") else "text/javascript"
-    headers = {"Content-Type": f"{content_type}; charset=utf-8", "Cache-Control": "no-cache"}
-    return web.Response(body=content, headers=headers)
+    return _respond(request, content, {"Content-Type": f"{content_type}; charset=utf-8"})
 
 
 async def front(
@@ -54,10 +55,11 @@ async def front(
 ) -> web.StreamResponse:
     """Return the response to GET /: the page if the client accepts HTML, otherwise `listing`."""
     if "text/html" in request.headers.get("Accept", ""):
-        response = await page("page.html")
+        response = await page(request, "page.html")
     else:
-        response = web.Response(body=listing(routes, settings), content_type="application/json")
-    response.headers["Vary"] = "Accept"
+        body = listing(routes, settings)
+        response = _respond(request, body, {"Content-Type": "application/json"})
+    response.headers["Vary"] = "Accept, Accept-Encoding"
     return response
 
 
@@ -116,15 +118,50 @@ def listing(routes: tuple[Route, ...], settings: Settings) -> bytes:
     return json.dumps(body).encode() + b"\n"
 
 
-async def page(name: str) -> web.StreamResponse:
+async def page(request: web.BaseRequest, name: str) -> web.StreamResponse:
     """Return the response with a page; its Content-Security-Policy is that of `_policy`."""
     headers = {
         "Content-Type": "text/html; charset=utf-8",
         "Content-Security-Policy": _policy(name),
         "Referrer-Policy": "no-referrer",
-        "Cache-Control": "no-cache",
     }
-    return web.Response(body=_content(name), headers=headers)
+    return _respond(request, _content(name), headers)
+
+
+@frozen
+class _EncodedFile:
+    """A file in a content coding, the headers about its coding, and its entity tag."""
+
+    body: bytes
+    headers: dict[str, str]
+    tag: ETag
+
+
+@cache
+def _encoded(content: bytes, coding: str) -> _EncodedFile:
+    body, headers = encode(content, coding)
+    return _EncodedFile(body, headers, ETag(hashlib.sha256(body).hexdigest()))
+
+
+def _respond(
+    request: web.BaseRequest,
+    content: bytes,
+    headers: dict[str, str],
+) -> web.Response:
+    """Return the response with a file, in the coding that the client prefers.
+
+    The status is 304, without a body, if the client has the file already (RFC 9110, 13.1.2).
+    """
+    coding = preferred_coding(request.headers.get("Accept-Encoding", ""))
+    encoded = _encoded(content, coding)
+    values = {tag.value for tag in request.if_none_match or ()}
+    if values.isdisjoint({encoded.tag.value, "*"}):
+        response = web.Response(body=encoded.body, headers=headers | encoded.headers)
+    else:
+        response = web.Response(status=304, headers={"Vary": encoded.headers["Vary"]})
+    response.headers["Cache-Control"] = "no-cache"
+    response.etag = encoded.tag
+    return response
 
 
 @cache

@@ -75,8 +75,8 @@ ROUTES: tuple[Route, ...] = (
     _get("/health", status.health, is_on_model_process=True),
     _get("/stats", status.stats, key="setting", is_on_model_process=True),
     _get("/metrics", status.metrics),
-    _get("/openapi.json", lambda _: pages.describe(ROUTES)),
-    _get("/docs", lambda _: pages.page("docs.html")),
+    _get("/openapi.json", lambda call: pages.describe(call.request, ROUTES)),
+    _get("/docs", lambda call: pages.page(call.request, "docs.html")),
     _get("/static/{name}", lambda call: pages.part(call.request)),
 )
 

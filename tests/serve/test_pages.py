@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -11,6 +12,7 @@ from typing import Any
 
 import attrs
 import pytest
+import zstandard
 
 import relevance_gen
 from relevance_gen import types, wire
@@ -291,6 +293,39 @@ def test_only_page_files_are_served(server: Server, name: str) -> None:
     assert server.call("GET", f"/static/{name.replace(chr(0), '%00')}").status == 404
 
 
+FILES = ("/", "/docs", "/openapi.json", "/static/main.js", "/static/page.css")
+DECODERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.decompress,
+    "zstd": lambda body: zstandard.ZstdDecompressor().decompress(body),
+    "identity": bytes,
+}
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_files_are_compressed_and_revalidated(server: Server, path: str) -> None:
+    """A file is sent in the accepted coding, and not again to a client that has it in this coding."""
+    plain = server.call("GET", path, headers={"Accept": "text/html"})
+    assert "Content-Encoding" not in plain.headers
+    tags = set()
+    for coding, decode in DECODERS.items():
+        accept = {"Accept": "text/html", "Accept-Encoding": f"{coding};q=0.5"}
+        sent = server.call("GET", path, headers=accept)
+        assert sent.headers.get("Content-Encoding", "identity") == coding
+        assert "Accept-Encoding" in sent.headers["Vary"]
+        assert decode(sent.body) == plain.body
+        assert server.call("HEAD", path, headers=accept).headers["ETag"] == sent.headers["ETag"]
+        tags.add(sent.headers["ETag"])
+        for known in (sent.headers["ETag"], f'"x", W/{sent.headers["ETag"]}', "*"):
+            again = server.call("GET", path, headers={**accept, "If-None-Match": known})
+            assert (again.status, again.body) == (304, b"")
+            for name in ("ETag", "Vary", "Cache-Control"):
+                assert again.headers[name] == sent.headers[name]
+        changed = server.call("GET", path, headers={**accept, "If-None-Match": '"x"'})
+        assert (changed.status, changed.body) == (200, sent.body)
+    assert len(tags) == len(DECODERS)
+    assert 'status="304"' in server.call("GET", "/metrics").body.decode()
+
+
 def test_root_lists_paths_for_programs(server: Server) -> None:
     """Clients that do not accept HTML get name, version, every path with its method, and limits; HEAD works for both."""
     for accept in ({}, {"Accept": "*/*"}, {"Accept": "application/json"}):
@@ -298,7 +333,7 @@ def test_root_lists_paths_for_programs(server: Server) -> None:
         assert (answer.status, answer.headers["Content-Type"], answer.headers["Vary"]) == (
             200,
             "application/json",
-            "Accept",
+            "Accept, Accept-Encoding",
         )
         assert answer.json["version"] == relevance_gen.__version__
         assert answer.json["endpoints"] == [

@@ -102,7 +102,7 @@ TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (
 CLIENT_DISCONNECTED = 499
 """Status in logs and metrics of an exchange whose client disconnected before the response."""
 
-_OTHER_STATUSES = {200, 202, 204, 406, CLIENT_DISCONNECTED}
+_OTHER_STATUSES = {200, 202, 204, 304, 406, CLIENT_DISCONNECTED}
 STATUSES = tuple(sorted(_OTHER_STATUSES.union(row[1] for row in TABLE)))
 """Every HTTP status by which metrics count requests."""
 

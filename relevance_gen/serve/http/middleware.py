@@ -172,7 +172,7 @@ def common_headers(request: web.BaseRequest, settings: Settings) -> dict[str, st
     origin = request.headers.get("Origin")
     allowed = settings.cors_origins
     if origin is not None and (origin in allowed or "*" in allowed):
-        headers["Vary"] = "Accept-Encoding, Origin"
+        headers["Vary"] = "Accept, Accept-Encoding, Origin"
         headers["Access-Control-Allow-Origin"] = "*" if "*" in allowed else origin
         headers["Access-Control-Allow-Headers"] = (
             f"Content-Type, {HEADER}, Authorization, X-Request-ID"

@@ -241,7 +241,7 @@ def test_pages_of_allowed_origins_may_call(unusual: Server) -> None:
     for method, path in (("OPTIONS", "/search"), ("GET", "/stats"), ("POST", "/search")):
         here = unusual.call(method, path, headers={"Origin": "http://two.example"})
         assert here.headers["Access-Control-Allow-Origin"] == "http://two.example"
-        assert here.headers["Vary"] == "Accept-Encoding, Origin"
+        assert here.headers["Vary"] == "Accept, Accept-Encoding, Origin"
         for name in ("X-API-Key", "Authorization"):
             assert name in here.headers["Access-Control-Allow-Headers"]
         assert "RateLimit-Reset" in here.headers["Access-Control-Expose-Headers"]

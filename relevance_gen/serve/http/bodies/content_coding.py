@@ -113,7 +113,7 @@ def encode(body: bytes, coding: str) -> tuple[bytes, dict[str, str]]:
     if coding == "identity" or len(body) < _MIN_COMPRESSED_BYTES:
         return body, headers
     if coding == "gzip":
-        encoded = gzip.compress(body, 5)
+        encoded = gzip.compress(body, 5, mtime=0)
     else:
         encoded = zstandard.ZstdCompressor(level=3).compress(body)
     return encoded, {**headers, "Content-Encoding": coding}
