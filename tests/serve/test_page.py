@@ -49,6 +49,12 @@ DROP = """([name, bytes]) => {
   document.body.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
 }"""
 
+IDS = """async () => {
+  const { documents } = await import("/static/documents.js");
+  return [...documents.map(({ id }) => id), ...(documents.length ? [] : [1])];
+}"""
+"""The identifiers of the documents, [1] without documents."""
+
 CHUNKS = "() => JSON.stringify([...document.querySelectorAll('.chunk')].map((chunk) => chunk.textContent))"
 MARKS = """() => JSON.stringify(Object.fromEntries([...CSS.highlights].map(([name, ranges]) => [name, [...ranges]
   .filter((range) => range.startContainer.parentElement.closest(".chunk"))
@@ -135,10 +141,22 @@ class Visit:
 
     def add(self, text: str) -> None:
         """Paste a document, and wait until it can be searched."""
-        n_documents = self.page.locator("#names li").count()
+        newest = max(self.page.evaluate(IDS))
         self.page.evaluate(PASTE, json.dumps(text))
-        self.page.wait_for_selector(f"#names li >> nth={n_documents}")
+        assert eventually(lambda: self._is_newest_later(newest))
         self.page.wait_for_selector("#text:not([aria-busy])", state="attached")
+
+    def _is_newest_later(self, newest: int) -> bool:
+        """Return whether a document newer than `newest` is listed, and the example is not."""
+        ids = self.page.evaluate(IDS)
+        return ids[-1] > newest and min(ids) > 0
+
+    def own_example(self) -> None:
+        """Add the text of the example as a document of the user, which stays when others are added."""
+        self.page.evaluate(
+            f"({DROP})(['example.txt', new TextEncoder().encode(document.querySelector('#example').textContent)])"
+        )
+        self.page.wait_for_selector("#names li:first-child [title='example.txt']", state="attached")
 
     def forget_example(self) -> None:
         """Remove the document of the first visit."""
@@ -321,6 +339,7 @@ def _contain_passages(marked: list[str], response: SearchResponse) -> bool:
 
 def test_page_click_scrolls_to_passage(visit: Visit) -> None:
     """A click on a passage, on its mark at the scrollbar, or on its number under the answer brings it into view."""
+    visit.own_example()
     visit.add("\n\n".join(f"Filler {number} about nothing at all. " * 8 for number in range(200)))
     visit.add("The ferry to the island leaves at noon.\n\n" + "More filler. " * 30)
     visit.ask("When does the ferry leave for the island, and how do ants find home?")
@@ -351,10 +370,44 @@ def test_page_shows_explanation(visit: Visit) -> None:
     explained = ChunkIndex(chunks).explain(QUESTION, position)
     assert shown == sorted(shown, reverse=True)
     assert sum(shown) == pytest.approx(explained.score, abs=0.006)
-    assert (
-        f"{max(explained.top_similarity, *(term.contribution for term in explained.terms)):.3f}"
-        == f"{shown[0]:.3f}"
+    names = visit.page.locator("#found tbody td:first-child").all_inner_texts()
+    assert not any("similar" in name for name in names)
+    largest = max(explained.terms, key=lambda term: term.contribution)
+    others = explained.score - explained.top_similarity
+    proximity = explained.bigrams + explained.coverage + explained.phrase
+    expected = max(largest.contribution, proximity) * explained.score / others
+    assert shown[0] == pytest.approx(expected, abs=0.001)
+    sentence = visit.page.inner_text(".under p >> nth=0")
+    assert sentence.startswith(f"Contains “desert” (in 1 of {len(chunks)} passages), “ants” (in 1)")
+    assert "chunk" not in sentence
+
+
+def test_page_explanation_distributes_the_similarity_to_top_results(visit: Visit) -> None:
+    """The similarity is distributed in proportion, the sum stays exact, and a score of similarity alone is one row."""
+    reasons = visit.page.evaluate(
+        """async (explanations) => {
+          const { reasonsOf } = await import("/static/passages.js");
+          return explanations.map(reasonsOf);
+        }""",
+        [
+            {
+                "terms": [{"term": "far", "matches": ["far"], "df": 3, "contribution": 0.2}],
+                **{
+                    "score": 0.8,
+                    "coverage": 0.05,
+                    "phrase": 0.05,
+                    "title": 0.1,
+                    "top_similarity": 0.4,
+                },
+            },
+            {"terms": [], "score": 0.5, "top_similarity": 0.5},
+        ],
     )
+    rows = [[(row["name"], round(row["points"], 9)) for row in rows] for rows in reasons]
+    assert rows == [
+        [("far", 0.4), ("words close together", 0.2), ("words in the title", 0.2)],
+        [("similarity to the top passages", 0.5)],
+    ]
 
 
 def test_keys_do_it_all(visit: Visit) -> None:
@@ -400,6 +453,7 @@ def test_page_reports_low_confidence(visit: Visit) -> None:
 
 def test_page_searches_one_document_and_steps_through_marks(visit: Visit) -> None:
     """A question may be put to one document; `n` and `p` go through the marks in the order of the text."""
+    visit.own_example()
     visit.add("The ants of the second document eat leaves.\n\n" + "Filler. " * 40)
     visit.ask("What do ants eat?")
     assert visit.page.locator(".from").all_inner_texts()[0].startswith("The ants of the second")
@@ -409,19 +463,19 @@ def test_page_searches_one_document_and_steps_through_marks(visit: Visit) -> Non
     assert len(places) > 1
     visit.page.evaluate("document.activeElement.blur()")
     here = "() => document.querySelector('#step').textContent"
-    last = f"{len(places)} of {len(places)}"
+    last = f"Mark {len(places)} of {len(places)}"
     assert visit.page.evaluate(here) == last
     for key, reported in (
-        ("n", f"1 of {len(places)}"),
+        ("n", f"Mark 1 of {len(places)}"),
         ("p", last),
-        ("p", f"{len(places) - 1} of {len(places)}"),
+        ("p", f"Mark {len(places) - 1} of {len(places)}"),
     ):
         visit.page.keyboard.press(key)
         assert visit.page.evaluate(here) == reported
     visit.page.select_option("#scope", index=1)
     visit.ask("What do ants eat?")
     visit.page.wait_for_selector("#earlier-turns li")
-    assert set(visit.page.locator(".from").all_inner_texts()) == {"How things are found"}
+    assert set(visit.page.locator(".from").all_inner_texts()) == {"example.txt"}
 
 
 def test_page_searches_server_index(visit: Visit) -> None:
@@ -649,6 +703,13 @@ def test_page_markdown_keeps_text(visit: Visit) -> None:
     assert seconds < 60
 
 
+def test_page_says_which_conditions_no_passage_meets(visit: Visit) -> None:
+    """A question with operators that excludes everything is not reported as words that do not occur."""
+    visit.page.fill("#question", '"Milky Way" -moon')
+    visit.page.press("#question", "Enter")
+    visit.page.wait_for_selector("text=No passage meets the conditions of this question.")
+
+
 # ── Documents ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -684,6 +745,27 @@ def test_texts_come_in_by_every_way(visit: Visit) -> None:
     assert visit.chunks()[5:] == ["chosen", "Written by hand\n\nand added"]
 
 
+def test_page_example_leaves_when_the_first_document_arrives(visit: Visit) -> None:
+    """The example, its question and its results go with the first document of the user; other text stays."""
+    visit.ask(QUESTION)
+    visit.wait_for_end()
+    visit.add("The ferry to the island leaves at noon.")
+    assert visit.page.locator("#names .name").all_text_contents() == [
+        "The ferry to the island leaves at noon."
+    ]
+    assert visit.page.input_value("#question") == ""
+    assert visit.page.is_visible("#hint")
+    assert visit.page.is_hidden("#earlier")
+    visit.page.fill("#question", "When does it leave?")
+    visit.add("The bus leaves at one.")
+    assert visit.page.locator("#names li").count() == 2
+    assert visit.page.input_value("#question") == "When does it leave?"
+    visit.page.reload()
+    visit.page.wait_for_selector("#names li >> nth=1")
+    assert visit.page.is_hidden("#earlier")
+    assert visit.page.input_value("#question") == ""
+
+
 def test_page_links_pdf_pages(visit: Visit) -> None:
     """Passages show their page, which opens the file at that page; an empty file is named, and then removed."""
     visit.forget_example()
@@ -709,6 +791,7 @@ def test_page_links_pdf_pages(visit: Visit) -> None:
 def test_page_reload_restores_and_clear_removes_all(browser: Any, server: Server) -> None:
     """Documents, questions and answers are there after a reload, and Back leads to the question before."""
     visit = Visit(browser, server.url)
+    visit.own_example()
     visit.add("The ferry to the island leaves at noon.\n\n" + "More filler. " * 30)
     for question in (QUESTION, "When does the ferry leave?"):
         visit.ask(question)
@@ -733,7 +816,7 @@ def test_page_reload_restores_and_clear_removes_all(browser: Any, server: Server
     ]
     assert "> The ferry to the island leaves at noon." in text
     visit.page.click(".asked-before")
-    visit.page.click("text=Show its passages")
+    visit.page.click("text=Show passages")
     assert visit.page.inner_text("#asked") == QUESTION
     assert "Desert ants" in visit.page.inner_text("#found li >> nth=0")
     visit.page.click("#names [aria-label^=Remove] >> nth=1")
@@ -796,6 +879,7 @@ def test_page_scrolls_to_added_document(visit: Visit) -> None:
       const [pane, sheet] = ["#text", name].map((one) => document.querySelector(one).getBoundingClientRect());
       return sheet.top - pane.top;
     }"""
+    visit.own_example()
     visit.add("Zebras have stripes.\n\n" + "They live in herds.\n\n" * 40)
     assert eventually(lambda: abs(visit.page.evaluate(top, ".sheet:last-child")) < 2)
     visit.page.click("#names button.name >> nth=0")
@@ -869,6 +953,7 @@ def test_white_space_makes_no_chunk_and_takes_no_time(visit: Visit) -> None:
 
 def test_markup_stays_text(visit: Visit) -> None:
     """Nothing that users write becomes markup, and the browser would refuse a script that tried."""
+    visit.own_example()
     attack = "<img src=x onerror=\"document.title='attacked'\"><script>document.title='attacked'</script>"
     visit.page.evaluate(
         DROP, [f"{attack}.md".replace("/", "∕"), list(f"# {attack} ants\n\n{attack}".encode())]
@@ -1086,7 +1171,7 @@ def test_page_export_escapes_names_and_html(visit: Visit) -> None:
     name = "[a](b)_c_ # d.txt"
     text = "A tag <b>bold</b> in the harbour."
     visit.page.evaluate(DROP, [name, list(text.encode())])
-    visit.page.wait_for_selector("#names li >> nth=1")
+    visit.page.wait_for_selector(f'#names [title="{name}"]')
     visit.ask("harbour <b> tag")
     visit.wait_for_end()
     markdown = visit.page.evaluate(
@@ -1205,7 +1290,7 @@ def test_page_requests_key_again(browser: Any, server: Server) -> None:
         visit.page.fill("#key", key)
         visit.page.press("#key", "Enter")
         if key == "wrong":
-            visit.page.wait_for_selector("text=does not accept this key")
+            visit.page.wait_for_selector("#key-reason.wrong >> text=This key is not valid")
     visit.wait_for_end()
     assert visit.errors
     assert all("401" in error for error in visit.errors)
@@ -1289,6 +1374,7 @@ def test_page_rejects_document_above_limit(browser: Any, flags: tuple[str, str])
         assert "relevance-gen serve --index" in reported
         assert visit.page.locator("#names li").count() == 1
         assert visit.chunks() == chunks
+        visit.own_example()
         visit.add(text[:5000])
         visit.ask(QUESTION)
         assert "Desert ants" in visit.page.inner_text("#found li >> nth=0")
@@ -1314,6 +1400,7 @@ def test_page_shows_server_rejection_at_question(browser: Any) -> None:
                 f"Entry {number} of the log. {'Wind and weather. ' * 50}" for number in range(60)
             )
         )
+        visit.page.fill("#question", QUESTION)
         visit.page.click("#ask button")
         visit.page.wait_for_selector(
             "text=These documents are together more than this server searches at once. Use"
@@ -1399,6 +1486,7 @@ def test_everybody_can_use_it(browser: Any, server: Server, scheme: str, width: 
     visit.page.press("#question", "Enter")
     visit.page.wait_for_selector("#nothing")
     check()
+    visit.own_example()
     visit.page.evaluate(DROP, ["handbook.md", list(HANDBOOK.encode())])
     visit.page.wait_for_selector("#names >> text=handbook.md", state="attached")
     visit.page.evaluate(DROP, ["empty.txt", []])

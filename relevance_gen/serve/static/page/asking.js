@@ -4,7 +4,7 @@ import { answer, drawAnswers, hidePeek, LEAST_CONFIDENCE, nodesOf } from "./answ
 import { unitsOf } from "./chunking.js";
 import { chooseScope, corpus, documents } from "./documents.js";
 import { at, button, complain, counted, make, Problem, say } from "./dom.js";
-import { keepTurns } from "./keeping.js";
+import { dropTurns, keepTurns } from "./keeping.js";
 import { bringIntoView, inOrder, markHits } from "./marks.js";
 import { itemOf, markExcerpt } from "./passages.js";
 import { choose } from "./view.js";
@@ -13,6 +13,10 @@ import { isViewing, showFile } from "./viewer.js";
 const MOST_FOUND = 30;
 const PROBABLE = 0.8;  // least confidence that is called probable
 const FEW = 6;  // passages that are listed before the button for all is pressed
+
+const CONDITIONS = /"|(?:^|\s)[+-]\S/;  // signs of a question that require or exclude words
+const NO_MATCH = "No passage meets the conditions of this question. Remove quotation marks, + or -, or try other words.";
+const NO_WORD = "No passage contains any of these words. Try other words, or check that the right documents are here.";
 
 export let turns = [];  // in order of time
 export let current = null;  // the displayed turn
@@ -115,6 +119,7 @@ export function show(turn) {
   say(status);
   at("hint").hidden = turn !== null;
   at("asked").textContent = turn?.question ?? "";
+  at("nothing").textContent = CONDITIONS.test(turn?.question ?? "") ? NO_MATCH : NO_WORD;
   at("nothing").hidden = !turn || !status || hits.length > 0 || Boolean(turn.removedName);
   at("answer").hidden = true;
   showVerdict(turn);
@@ -157,7 +162,7 @@ function drawEarlier() {
     folded.addEventListener("toggle", () => {
       if (folded.children.length > 1) return;
       const texts = turn.answers.map((_, number) => make("div", { className: "sample" }, ...nodesOf(turn, number, (chunk) => { show(turn); goToChunk(chunk); })));
-      folded.append(...texts, button("Show its passages", () => { stopAll(); show(turn); at("right").scrollTop = 0; }));
+      folded.append(...texts, button("Show passages", () => { stopAll(); show(turn); at("right").scrollTop = 0; }));
     });
     return make("li", {}, folded);
   }));
@@ -174,7 +179,7 @@ export function goTo(hit, { quietly = false } = {}) {
   for (const one of current.hits) one.button.toggleAttribute("aria-current", one === hit);
   hit.button.setAttribute("aria-current", "true");
   const ordered = inOrder(current.hits);
-  at("step").textContent = `${ordered.indexOf(hit) + 1} of ${ordered.length}`;
+  at("step").textContent = `Mark ${ordered.indexOf(hit) + 1} of ${ordered.length}`;
   if (!quietly && isViewing() && hit.chunk.document.file) showFile(hit.chunk.document, hit.chunk.place.page);
   else {
     if (!quietly) showFile(null);
@@ -211,12 +216,23 @@ export function revisit(turn) {
   const isThere = chooseScope(turn.scope);
   show(turn);
   if (turn.status) return;
-  if (!isThere) say("The results no longer exist.");
+  if (!isThere) say("These results are no longer available.");
   else work(async (signal) => {
     turn.corpus = corpus();
     await search(turn, signal);
     if (current === turn) show(turn);
   });
+}
+
+/** Remove the turns that have results in the example, which gives way to the documents of the user. */
+export function forgetExample(example) {
+  const isAbout = (turn) => turn?.hits.some((hit) => hit.chunk.document === example);
+  dropTurns(turns.filter(isAbout).map(({ id }) => id));
+  turns = turns.filter((turn) => !isAbout(turn));
+  if (!isAbout(current)) return drawEarlier();
+  stopAll();
+  history.replaceState(null, "", location.pathname + location.search);
+  show(null);
 }
 
 /** Remove the results in a document that was removed, and report it in the status of their turns. */

@@ -14,6 +14,8 @@ const SLICE_MS = 12;  // maximum time of work before the browser can draw
 
 const utf8 = new TextEncoder();
 
+export const EXAMPLE_ID = 0;  // id of the document of a first visit
+
 export let documents = [];  // { id, name, parts, file, kind, sheet, label, chunks, nBytes }
 let corpora = new Map();  // id of a document, or "all", to its corpus
 
@@ -50,8 +52,10 @@ export async function addDocument({ id, name, parts, file = null }, { isKept = f
     removeDocument(added);
     throw isWhole ? new Problem(`${name} has no text.`) : tooMuch(`${name} was not added: ${documents.length ? "together with the others it is" : "it is"}`);
   }
+  const example = documents.find((one) => one.id === EXAMPLE_ID);
+  if (example && example !== added && !isKept) removeDocument(example);
   if (!quietly && documents.length > 1) added.sheet.scrollIntoView();
-  if (!isKept && !(await keepDocument(added))) say(`${name} is too large to be here after a reload`);
+  if (!isKept && !(await keepDocument(added))) say(`${name} is too large to save in this browser. Add it again after a reload.`);
 }
 
 const sumOf = (sizeOf) => documents.reduce((sum, one) => sum + sizeOf(one), 0);
@@ -173,7 +177,7 @@ export function listScopes() {
   const chosen = at("scope").value;
   const offered = optionsOfIndexes();
   at("scope").replaceChildren(
-    make("option", { value: "all", textContent: documents.length === 1 ? "this document" : documents.length ? `all ${documents.length} documents` : "no document" }),
+    make("option", { value: "all", textContent: documents.length === 1 ? "This document" : documents.length ? `All ${documents.length} documents` : "No document" }),
     ...(documents.length > 1 ? documents.map(({ id, name }) => make("option", { value: id, textContent: name })) : []), ...offered,
   );
   chooseScope(chosen);
@@ -232,7 +236,7 @@ async function documentOf(file) {
 
 function decoded(bytes, name) {
   const encoding = bytes[0] === 0xff && bytes[1] === 0xfe ? "utf-16le" : bytes[0] === 0xfe && bytes[1] === 0xff ? "utf-16be" : "utf-8";
-  if (encoding === "utf-8" && bytes.subarray(0, 8192).includes(0)) throw new Problem(`${name} is not a text.`);
+  if (encoding === "utf-8" && bytes.subarray(0, 8192).includes(0)) throw new Problem(`${name} is not a text file.`);
   try {
     return new TextDecoder(encoding, { fatal: true }).decode(bytes);
   } catch {

@@ -60,6 +60,10 @@ export function keepTurns(turns) {
   });
 }
 
+export function dropTurns(ids) {
+  return within("readwrite", (_, store) => ids.forEach((id) => store.delete(id)));
+}
+
 /** Return the stored documents and turns in order of time. */
 export async function kept() {
   const documents = (await within("readonly", (store) => store.getAll())) ?? [];

@@ -2,7 +2,7 @@
 
 import { isDrawn } from "./answering.js";
 import * as asking from "./asking.js";
-import { addDocument, addFiles, chooseScope, documents, listeners, listScopes, removeDocument } from "./documents.js";
+import { addDocument, addFiles, chooseScope, documents, EXAMPLE_ID, listeners, listScopes, removeDocument } from "./documents.js";
 import { at, complain } from "./dom.js";
 import { copy, markdownOf, save } from "./exporting.js";
 import { forgetAll, kept } from "./keeping.js";
@@ -107,20 +107,23 @@ async function begin() {
   const before = await kept();
   if (hasKey()) await lookForIndexes();
   const { question: asked, scope } = inAddress();
-  const isExample = before.documents.every(({ name }) => name === EXAMPLE.name);
+  const isExample = before.documents.every(({ id }) => id === EXAMPLE_ID);
   at("question").value = asked || before.turns.at(-1)?.question || (isExample ? EXAMPLE.question : "");
   if (before.documents.length) {
     for (const one of before.documents) await addDocument(one, { isKept: true, quietly: true }).catch(complain);
     asking.restore(before.turns);
   } else {
-    await addDocument({ name: EXAMPLE.name, parts: [{ place: {}, text: at("example").textContent }] }).catch(complain);
+    await addDocument({ id: EXAMPLE_ID, name: EXAMPLE.name, parts: [{ place: {}, text: at("example").textContent }] }).catch(complain);
   }
   const last = asking.turns.findLast((turn) => !asked || (turn.question === asked && turn.scope === scope));
   if (!last) chooseScope(scope);
   if (last) asking.revisit(last);
   else if (asked && hasKey() && before.documents.length) asking.ask(asked);
   listeners.changed = (removed) => {
-    if (removed) asking.forgetDocument(removed);
+    if (removed?.id === EXAMPLE_ID) {
+      asking.forgetExample(removed);
+      if (at("question").value === EXAMPLE.question) at("question").value = "";
+    } else if (removed) asking.forgetDocument(removed);
     placeMarks();
   };
 }
@@ -155,6 +158,7 @@ function start() {
   on("open", () => at("files").click());
   on("files", async () => { await addFiles(at("files").files); at("files").value = ""; }, "change");
   on("add", () => { at("pasted").value = ""; showTextDialog(); });
+  for (const one of document.querySelectorAll("[data-presses]")) one.addEventListener("click", () => at(one.dataset.presses).click());
   for (const one of document.querySelectorAll(".views button")) one.addEventListener("click", () => choose(one.dataset.view));
   addEventListener("key", () => lookForIndexes().then(listScopes));
   addEventListener("keydown", onKey);

@@ -53,11 +53,11 @@ export function markExcerpt({ chunk: { text }, passage, isFaint, excerpt: { from
   marks("quote").add(range(element, start - before, end - before));
 }
 
-const PARTS = {
-  bigrams: "adjacent words", coverage: "words close together", lead: "words at the beginning",
-  phrase: "a sequence of words", title: "the title", char_ngrams: "shared letter sequences", top_similarity: "similarity to the best passages",
-  neighbors: "the passages next to it", semantic: "similar meaning", reranker: "the reranker",
-};
+const MOST_REASONS = 6;  // rows of the table of an explanation
+const REASONS = [
+  ["words close together", ["bigrams", "coverage", "phrase"]], ["words near the start", ["lead"]], ["words in the title", ["title"]],
+  ["similar spelling", ["char_ngrams"]], ["the passages next to it", ["neighbors"]], ["similar meaning", ["semantic"]], ["the reranker", ["reranker"]],
+];
 
 /** Request the explanation of a score once, and display it as a sentence and a table. */
 async function explain(turn, hit, why) {
@@ -65,42 +65,51 @@ async function explain(turn, hit, why) {
   try {
     const fields = { query: turn.question, original_index: turn.corpus.positionOf(hit.chunk), syntax: "operators" };
     const found = await (await turn.corpus.post("explain", fields)).json();
-    why.append(make("p", { textContent: sentenceOf(found, turn.corpus.size, hit === turn.hits[0]) }), tableOf(found));
+    why.append(make("p", { textContent: sentenceOf(found, turn.corpus.size) }), tableOf(reasonsOf(found), found.score));
   } catch (error) {
     why.open = false;
     complain(error);
   }
 }
 
-const added = (parts) => Object.entries(PARTS).map(([name, said]) => [said, parts[name] ?? 0]).filter(([, share]) => share > 0);
+const partsOf = (explanation) => REASONS.map(([name, parts]) => ({ name, found: "", points: parts.reduce((sum, part) => sum + (explanation[part] ?? 0), 0) }))
+  .filter(({ points }) => points > 0);
 
-/** Return one sentence with the largest contributions to a score: the best words, and other large parts. */
-function sentenceOf({ score, terms, ...parts }, n, isBest) {
-  const most = Math.max(...terms.map((term) => term.contribution));
-  const words = terms.filter(({ contribution }) => contribution > 0 && contribution > most / 2).slice(0, 4).map(({ term, df }) => [`“${term}”`, df]);
-  const inAll = new Set(words.map(([, df]) => df)).size === 1;
-  const said = words.map(([term, df]) => inAll ? term : `${term} (in ${df.toLocaleString("en")})`);
-  const others = added(parts).filter(([name, share]) => share > 0.1 * score && !(isBest && name === PARTS.top_similarity)).map(([name]) => name);
-  const list = new Intl.ListFormat("en");
-  if (!words.length) return others.length ? `Because of ${list.format(others)}.` : "Because of many small contributions.";
-  const how = inAll ? `, ${words.length > 1 ? "each " : ""}in ${words[0][1].toLocaleString("en")}` : "";
-  return `It has ${list.format(said)}${how} of ${counted(n, "chunk")}${others.length ? `, and ${list.format(others)}` : ""}.`;
+/** Return the reasons of a score, largest first. The similarity to the top results is similarity in the same words, so it is
+    distributed over the other reasons in proportion, and the points add up to the score. */
+export function reasonsOf({ terms, top_similarity: similarity = 0, ...parts }) {
+  const words = terms.filter(({ contribution }) => contribution > 0).map(({ term, matches, df, contribution }) => {
+    const others = matches.filter((match) => match !== term).slice(0, 3);
+    return { name: others.length ? `${term} (${others.join(", ")})` : term, found: df.toLocaleString("en"), points: contribution };
+  });
+  const reasons = [...words, ...partsOf(parts)];
+  const total = reasons.reduce((sum, { points }) => sum + points, 0);
+  if (!total) return [{ name: "similarity to the top passages", found: "", points: similarity }];
+  return reasons.map((reason) => ({ ...reason, points: reason.points * (1 + similarity / total) })).sort((one, other) => other.points - one.points);
 }
 
-function tableOf({ score, terms, ...parts }) {
-  const words = terms.filter((term) => term.contribution > 0).map(({ term, matches, df, contribution }) => {
-    const others = matches.filter((match) => match !== term).slice(0, 3);
-    return [others.length ? `${term} (${others.join(", ")})` : term, df.toLocaleString("en"), contribution];
-  });
-  const rest = added(parts).map(([said, share]) => [said, "", share]);
-  const rows = [...words, ...rest].sort((one, other) => other[2] - one[2]).map(([name, df, share]) => {
+/** Return one or two sentences with the largest contributions to a score: the best words, and other large parts. */
+function sentenceOf({ score, terms, ...parts }, n) {
+  const most = Math.max(...terms.map((term) => term.contribution));
+  const words = terms.filter(({ contribution }) => contribution > 0 && contribution > most / 2).slice(0, 4);
+  const others = partsOf(parts).filter(({ points }) => points > 0.1 * score).map(({ name }) => name);
+  const list = new Intl.ListFormat("en");
+  const names = words.map(({ term, df }, place) => `“${term}” (in ${place ? df.toLocaleString("en") : `${df.toLocaleString("en")} of ${counted(n, "passage")}`})`);
+  const sentences = [names.length ? `Contains ${list.format(names)}.` : "", others.length ? `Also counted: ${list.format(others)}.` : ""];
+  return sentences.filter(Boolean).join(" ") || "Many small contributions.";
+}
+
+function tableOf(reasons, score) {
+  const others = reasons.slice(MOST_REASONS);
+  const shown = [...reasons.slice(0, MOST_REASONS), ...(others.length ? [{ name: "others", found: "", points: others.reduce((sum, { points }) => sum + points, 0) }] : [])];
+  const rows = shown.map(({ name, found, points }) => {
     const bar = make("i");
-    bar.style.setProperty("--share", (share / score).toFixed(4));
+    bar.style.setProperty("--share", (points / score).toFixed(4));
     return make("tr", {},
-      make("td", { textContent: name }), make("td", { className: "number numbers", textContent: df }),
-      make("td", { className: "number numbers", textContent: share.toFixed(3) }), make("td", { className: "share" }, bar));
+      make("td", { textContent: name }), make("td", { className: "number numbers", textContent: found }),
+      make("td", { className: "number numbers", textContent: points.toFixed(3) }), make("td", { className: "share" }, bar));
   });
-  const heads = ["Reason", "in chunks", "adds", ""].map((text, place) =>
+  const heads = ["Reason", "Found in", "Points", ""].map((text, place) =>
     place < 3 ? make("th", { scope: "col", className: place ? "number" : "", textContent: text }) : make("td"));
   return make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows));
 }

@@ -53,8 +53,8 @@ export async function post(path, body, signal) {
       await countDown(retryAfter, signal);
       continue;
     }
-    if (response.status !== 401) throw new Problem(type === "no_runner" ? "This server has no model at present and supports search only." : sentence(message), response.status);
-    if (sessionStorage.getItem(KEY) === key) await askForKey("The server does not accept this key.");
+    if (response.status !== 401) throw new Problem(type === "no_runner" ? "No model is available right now. Search still works." : sentence(message), response.status);
+    if (sessionStorage.getItem(KEY) === key) await askForKey("This key is not valid. Check the terminal, or ask the administrator of the server.");
   }
 }
 
@@ -142,7 +142,9 @@ function askForKey(complaint) {
 
 function showKeyDialog(complaint) {
   const dialog = at("key-dialog");
-  if (complaint) at("key-reason").textContent = `${complaint} The server prints a key when it starts; otherwise ask its administrator.`;
+  if (complaint) at("key-reason").textContent = complaint;
+  at("key-reason").classList.toggle("wrong", Boolean(complaint));
+  at("key").setAttribute("aria-invalid", String(Boolean(complaint)));
   at("key").value = "";
   dialog.returnValue = "";
   dialog.showModal();
