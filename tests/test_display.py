@@ -203,9 +203,8 @@ def test_generation_repr_and_html() -> None:
 
 def test_answer_repr_and_html(response: SearchResponse) -> None:
     """Both show the answer, then each source with its number in the prompt."""
-    answer = Answer(
-        "They <purr>.", tuple(Source.whole(result) for result in response), "prompt", 0.5, None
-    )
+    sources = tuple(Source.whole(result) for result in response)
+    answer = Answer("They <purr>.", sources, "prompt", 0.5, None, found=False)
     head, text, first, second = repr(answer).split("\n")
     assert (head, text) == ("<Answer: 2 sources, confidence 0.50>", "  They <purr>.")
     assert first.startswith("  [1] 0.")

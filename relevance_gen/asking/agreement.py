@@ -6,6 +6,7 @@ Two texts can share most words and contradict each other. A sentence agrees with
   for 0 to 12 count as numbers;
 * each of its capitalized words after the first occurs in the text; words are compared by their
   first five letters, in any case;
+* it does not end in a loop, or the text does too;
 * the same words are negated in both. A negation such as "not", "nicht" or "не" negates the next
   content word of its clause, or the previous one if none follows; in Chinese and Japanese the next
   character. A sentence with a negation does not agree with a text without any.
@@ -22,6 +23,7 @@ from typing import Final
 
 from attrs import define, field
 
+from relevance_gen.asking.repetition import is_loop
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 
 _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
@@ -54,12 +56,14 @@ class Statement:
         names: prefixes of its capitalized words after the first.
         words: prefixes of its content words, and its CJK characters.
         negated: prefixes of the content words and the CJK characters that are negated.
+        is_loop: whether it ends with copies of one string.
     """
 
     numbers: set[str] = field(factory=set)
     names: set[str] = field(factory=set)
     words: set[str] = field(factory=set)
     negated: set[str] = field(factory=set)
+    is_loop: bool = False
 
 
 def agrees(sentence: Statement, sources: Sequence[Statement]) -> bool:
@@ -76,6 +80,9 @@ def agrees(sentence: Statement, sources: Sequence[Statement]) -> bool:
         supported.numbers |= source.numbers
         supported.words |= source.words
         supported.negated |= source.negated
+        supported.is_loop |= source.is_loop
+    if sentence.is_loop and not supported.is_loop:
+        return False
     if not sentence.numbers <= supported.numbers or not sentence.names <= supported.words:
         return False
     if sentence.negated and not supported.negated:
@@ -89,7 +96,7 @@ def agrees(sentence: Statement, sources: Sequence[Statement]) -> bool:
 def read_statement(text: str) -> Statement:
     """Return the parts of a text that decide whether another text agrees with it."""
     text = _LIST_MARKER.sub("", text)
-    statement = Statement()
+    statement = Statement(is_loop=is_loop(text))
     statement.numbers = {_THOUSANDS.sub("", number) for number in _NUMBER.findall(text)}
     words = _WordReader(statement)
     for token in _TOKEN.findall(text):

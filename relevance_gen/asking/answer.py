@@ -22,9 +22,9 @@ from relevance_gen.types import (
 )
 
 NOTHING_FOUND = "Nothing was found that the question asks for."
-"""The text of an answer without search results."""
+"""The text without search results."""
 NO_ANSWER_FOUND = "No answer found. These passages are the closest matches."
-"""The text of an answer if the confidence of the search is too low."""
+"""The text if the confidence of the search is too low."""
 
 
 @frozen
@@ -75,13 +75,15 @@ class Answer(PydanticSerializable):
     A notebook shows the text and a table.
 
     Attributes:
-        text: the answer; `NOTHING_FOUND` or `NO_ANSWER_FOUND` without a generation.
+        text: the answer; `NOTHING_FOUND` or `NO_ANSWER_FOUND` if there is none.
         sources: the sources in the prompt, best first, numbered [1], [2] and so on for chat models;
             without a generation, the closest passages.
-        prompt: the complete prompt; empty without a generation.
+        prompt: the complete prompt; empty if there is no response.
         confidence: the confidence of the search that the chunks contain an answer, in [0, 1]; not
-            the confidence that the generated text is right.
-        response: the generation with token counts and times; ``None`` without a generation.
+            the confidence that the text is right.
+        response: the generation with token counts and times; ``None`` if no model was used, or if
+            the generation was stopped because the text repeated itself.
+        found: whether there is an answer; otherwise the text is a message.
     """
 
     text: str
@@ -89,24 +91,20 @@ class Answer(PydanticSerializable):
     prompt: str
     confidence: float
     response: GenerationResponse | None
+    found: bool = True
 
     @classmethod
     def none_found(cls, sources: tuple[Source, ...], confidence: float) -> Answer:
-        """Return the answer without a generation: no results, or too low a confidence."""
+        """Return a message: the search has no results, or too low a confidence."""
         text = NO_ANSWER_FOUND if sources else NOTHING_FOUND
-        return cls(text, sources, prompt="", confidence=confidence, response=None)
-
-    @property
-    def found(self) -> bool:
-        """Whether an answer was generated; otherwise the text is a message."""
-        return self.response is not None
+        return cls(text, sources, prompt="", confidence=confidence, response=None, found=False)
 
     @cached_property
     def citations(self) -> tuple[CitedSentence, ...]:
         """The sentences of the text that have words, each with its supporting spans; see `cite`.
 
         The ``source`` of a span is an index into `sources`, and its positions refer to
-        ``result.chunk_txt``. Without a generation the tuple is empty.
+        ``result.chunk_txt``. Without an answer the tuple is empty.
         """
         return attributor_of(self.sources).cite(self.text) if self.found else ()
 
@@ -121,7 +119,7 @@ class Answer(PydanticSerializable):
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """Why the answer ended: ``"length"`` at the token limit; ``None`` without a generation."""
+        """Why the answer ended: ``"length"`` at the token limit; ``None`` without a response."""
         return None if self.response is None else self.response.responses[0].finish_reason
 
     def to_dict(self) -> dict[str, Any]:

@@ -14,12 +14,14 @@ from relevance_gen.asking.answer import Answer, Source, attributor_of
 from relevance_gen.asking.citations import StreamingAttributor
 from relevance_gen.asking.preparation import prepare
 from relevance_gen.asking.prompts import INSTRUCTIONS
-from relevance_gen.asking.selection import passage_of
+from relevance_gen.asking.repetition import LOOP_CHARS, is_loop, until_repetition
+from relevance_gen.asking.selection import fit, passage_of
 from relevance_gen.errors import InvalidRequestError, did_you_mean
 from relevance_gen.generation.api import default_runner, refuse_fields_of_runner
-from relevance_gen.generation.queue.request import RequestFields
+from relevance_gen.generation.queue.request import GRAMMAR_FIELDS, RequestFields
 from relevance_gen.generation.runner import Runner
 from relevance_gen.generation.stream import TextStream
+from relevance_gen.llama.model_files.resolve import is_embedded
 from relevance_gen.retrieval.api import search
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.params import SearchOptions
@@ -51,7 +53,8 @@ Result = TypeVar("Result")
 class AnswerStream(Iterator[str]):
     """The text of an answer piece by piece; each piece ends with a sentence.
 
-    Leaving the context of the stream before its end cancels the generation.
+    Leaving the context of the stream before its end cancels the generation. The text ends before a
+    repeated sentence, or if it ends in a loop.
 
     Attributes:
         sources: the sources in the prompt of the model, available from the start.
@@ -68,6 +71,8 @@ class AnswerStream(Iterator[str]):
         stream: TextStream | None,
         *,
         only_first_sentence: bool = False,
+        may_repeat: bool = False,
+        copied_text: str = "",
     ) -> None:
         self.sources = sources
         self.confidence = confidence
@@ -75,26 +80,34 @@ class AnswerStream(Iterator[str]):
         self.answer: Answer | None = None
         self._stream = stream
         self._text = ""
-        pieces = (
+        self._may_repeat = may_repeat or bool(copied_text)
+        self._has_response = stream is not None
+        pieces: Iterator[str] = (
             piece.text for piece in stream or () if piece.part is None or piece.part.kind == "text"
         )
+        if copied_text:
+            pieces = iter([copied_text])
+        self._is_message = stream is None and not copied_text
         self._pieces = self._cite_first(pieces) if only_first_sentence else self._cite(pieces)
 
     def __next__(self) -> str:
         if self.answer is not None:
             raise StopIteration
-        if self._stream is None:
+        if self._is_message:
             self.answer = Answer.none_found(self.sources, self.confidence)
             return self.answer.text
         for piece in self._pieces:
             self._text += piece
             return piece
-        response = self._stream.response
-        if response is None:  # a failed generation raises its error again
-            return next(self._stream).text
-        self.answer = Answer(
-            self._text.strip(), self.sources, response.prompt, self.confidence, response
-        )
+        response = None
+        if self._stream is not None and self._has_response:
+            response = self._stream.response
+            if response is None:  # a failed generation raises its error again
+                return next(self._stream).text
+        self.cancel()
+        text = self._text.strip()
+        prompt = "" if response is None else response.prompt
+        self.answer = Answer(text, self.sources, prompt, self.confidence, response)
         raise StopIteration
 
     def _cite(self, pieces: Iterator[str]) -> Iterator[str]:
@@ -122,11 +135,23 @@ class AnswerStream(Iterator[str]):
 
     def _cited(self, pieces: Iterator[str]) -> Iterator[str | CitedSentence]:
         """Yield text and citations, without the white space before the first word."""
-        cited, has_begun = StreamingAttributor(attributor_of(self.sources)), False
+        parts = self._all_cited(pieces)
+        if self._may_repeat:
+            yield from parts
+        elif (yield from until_repetition(parts)):
+            self._has_response = False
+
+    def _all_cited(self, pieces: Iterator[str]) -> Iterator[str | CitedSentence]:
+        """Yield text and citations up to the end of the first loop."""
+        cited = StreamingAttributor(attributor_of(self.sources))
+        end = ""
         for piece in pieces:
-            text = piece if has_begun else piece.lstrip()
-            has_begun = has_begun or bool(text)
+            text = piece if end else piece.lstrip()
+            end = (end + text)[-LOOP_CHARS:]
             yield from cited.add(text)
+            if not self._may_repeat and is_loop(end):
+                self._has_response = False
+                break
         yield from cited.add("", is_last=True)
 
     def result(self) -> Answer:
@@ -189,9 +214,14 @@ def ask_stream(
         spans=True,
         **search_options,
     )
-    if only_from_sources and (not response.results or response.confidence < min_confidence):
-        near = tuple(passage_of(Source.whole(result)) for result in response.results)
-        return AnswerStream(near, response.confidence, None)
+    near = [passage_of(Source.whole(result)) for result in response.results]
+    if only_from_sources and (not near or response.confidence < min_confidence):
+        return AnswerStream(tuple(near), response.confidence, None)
+    is_default = runner is None and chat_template is None
+    if is_default and near and copies_without_model(None, copy, fields):
+        sources = fit(near, lambda _: True)
+        copied = sources[0].reference
+        return AnswerStream(sources, response.confidence, None, copied_text=copied)
     runner = default_runner() if runner is None else runner
     sources, asked = prepare(
         question,
@@ -204,8 +234,29 @@ def ask_stream(
         **fields,
     )
     stream = runner.stream_chat(**asked) if "messages" in asked else runner.stream(asked)
-    is_free = "messages" not in asked and "choice" not in asked
-    return AnswerStream(sources, response.confidence, stream, only_first_sentence=is_free)
+    is_free = asked.keys().isdisjoint(GRAMMAR_FIELDS)
+    return AnswerStream(
+        sources,
+        response.confidence,
+        stream,
+        only_first_sentence="messages" not in asked and "choice" not in asked,
+        may_repeat=not is_free,
+    )
+
+
+def copies_without_model(
+    model: str | None,
+    copy: bool | None,
+    fields: Mapping[str, Any],
+) -> bool:
+    """Return whether `ask` copies the best passage and needs no model for that.
+
+    Args:
+        model: the name of the model; None for the default model.
+        copy: as in `ask`.
+        fields: the given fields of a `GenerationRequest`.
+    """
+    return is_embedded(model) and copy is not False and not fields
 
 
 def _default_neighbors(chunks: SearchableChunks) -> int | Neighborhood:
@@ -243,23 +294,24 @@ def _with_parameters_of(
 def ask(*args: Any, **options: Any) -> Answer:  # noqa: D417 - those of ask_stream
     """Answer a question from chunks: search them, and generate an answer from the best.
 
-    A model with a chat template gets a single message with instructions, numbered sources and
-    the question. Other models and the embedded model get the sentences of the best passages, in the
-    format that the embedded model was trained on.
+    Without a model of your own the answer is the best passage, and no model is loaded. A model with
+    a chat template gets a single message with instructions, numbered sources and the question.
+    Other models get the sentences of the best passages, in the format that the embedded model was
+    trained on.
 
     Args:
         question: not blank.
         chunks: a `ChunkIndex`, a `FolderIndex`, or chunks as in `search`.
-        runner: the runner of the model; by default the runner of `generate`.
+        runner: the runner of the model; by default the runner of `generate`. The embedded model is
+            loaded only for fields of a `GenerationRequest`, or with ``copy=False``.
         top_n: maximum number of sources. Sources are complete chunks, best first, while the context
             of the model has space for them and the answer; a chunk that does not fit is shortened
             to the sentences around its best passage, or dropped.
         only_from_sources: whether to generate nothing if the search finds no answer; False lets the
             model answer from its own knowledge.
         min_confidence: minimum confidence of the search for an answer, in [0, 1].
-        copy: whether the answer is text of the sources, word for word, with single spaces: one
-            sentence for a chat model, the sentences of the best passage for other models. None uses
-            the setting in the model file; the embedded model copies.
+        copy: whether the answer is the sentences of the best passage, word for word, with single
+            spaces. None uses the setting in the model file; the embedded model copies.
         instructions: the instructions for a chat model.
         chat_template: a Jinja template instead of the one in the model's file.
         template_variables: further variables of the template; ``enable_thinking`` is false by

@@ -9,13 +9,12 @@ from attrs import frozen
 
 from relevance_gen.asking.answer import Source
 from relevance_gen.asking.prompts import (
-    COPYING_INSTRUCTIONS,
     INSTRUCTIONS,
     chat_message,
     completion_prompt,
     follows_instructions,
 )
-from relevance_gen.asking.selection import fit, passage_of, sentences_of
+from relevance_gen.asking.selection import fit, passage_of
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.queue.request import GRAMMAR_FIELDS
 from relevance_gen.llama.language_model import MAX_BYTES_PER_TOKEN, ChatFormat
@@ -83,10 +82,8 @@ def prepare(
     if chat_template is not None or follows_instructions(model.chat_format):
         variables = {"enable_thinking": False, **(template_variables or {})}
         rendering = {"chat_template": chat_template, "template_variables": variables}
-        told = COPYING_INSTRUCTIONS if copies and instructions == INSTRUCTIONS else instructions
-        form = _Chat(
-            model, question, {"max_tokens": _CHAT_MAX_TOKENS, **fields}, copies, told, rendering
-        )
+        fields = {"max_tokens": _CHAT_MAX_TOKENS, **fields}
+        form = _Chat(model, question, fields, copies, instructions, rendering)
     else:
         # A copied answer is part of the prompt, so it fits into half of the context.
         most = model.chat_format.n_ctx if copies else _COMPLETION_MAX_TOKENS
@@ -129,10 +126,10 @@ class _Chat:
 
     def write(self, sources: Sequence[Source]) -> dict[str, Any]:
         request = {"messages": [self._message(sources)], **self.rendering, **self.fields}
-        lines = sentences_of(sources) if self.copies else []
-        if lines:
+        if self.copies and sources:
             # Some models begin a turn with a space, which may be a part of their first token.
-            request["choice"] = [space + line for line in lines for space in ("", " ")]
+            copied = passage_of(sources[0]).reference
+            request["choice"] = [copied, f" {copied}"]
         return request
 
     def _message(self, sources: Sequence[Source]) -> dict[str, str]:

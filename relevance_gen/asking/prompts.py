@@ -11,10 +11,6 @@ INSTRUCTIONS = (
     "Answer the question in a few sentences, from the sources below and nothing else. If the sources do not answer the "
     "question, say that they do not."
 )
-COPYING_INSTRUCTIONS = (
-    "Answer the question with the one sentence of the sources below that answers it, word for word."
-)
-"""The instructions for an answer that is copied from a source."""
 
 
 def follows_instructions(model: ChatFormat) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from relevance_gen.asking.answer import Source
-from relevance_gen.generation.queue.request import MAX_CHOICES, MAX_GRAMMAR_CHARACTERS
 from relevance_gen.text.chunking import sentences
 from relevance_gen.types import SearchResult
 
@@ -54,27 +53,6 @@ def fit(sources: Sequence[Source], fits: Fits) -> tuple[Source, ...]:
 def passage_of(source: Source) -> Source:
     """Return the sentences of the best passage of a source."""
     return _around_passage(source)[0]
-
-
-def sentences_of(sources: Sequence[Source]) -> list[str]:
-    """Return the distinct sentences of the sources, each on one line.
-
-    At most half of the choices of a request are returned, as each is offered in two variants.
-    """
-    lines: dict[str, None] = {}
-    n_chars = 0
-    for source in sources:
-        for start, end in sentences(source.text):
-            line = " ".join(source.text[start:end].split())
-            if line in lines:
-                continue
-            n_chars += len(line) + 1
-            if n_chars > MAX_GRAMMAR_CHARACTERS // 2:
-                return list(lines)
-            lines[line] = None
-            if len(lines) == MAX_CHOICES // 2:
-                return list(lines)
-    return list(lines)
 
 
 def _around_passage(source: Source) -> list[Source]:

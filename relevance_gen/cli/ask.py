@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from relevance_gen import checks
-from relevance_gen.asking.api import AnswerStream, ask_stream
+from relevance_gen.asking.api import AnswerStream, ask_stream, copies_without_model
 from relevance_gen.cli.arguments import number
 from relevance_gen.cli.generate import add_parameters, request_fields
 from relevance_gen.cli.models import add_model, load_runner
@@ -26,7 +26,6 @@ from relevance_gen.cli.search import (
     print_corrections,
 )
 from relevance_gen.cli.terminal import StatusLine, WordWrap, visible, write_json
-from relevance_gen.llama.model_files.resolve import is_embedded
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.types import MIN_CONFIDENCE, GenerationRequest
 
@@ -40,9 +39,8 @@ _PARAMETERS: Final = (
     "repetition_penalty",
     "seed",
 )
-_EMBEDDED: Final = (
-    "the small embedded model answers: it only copies the best passage; "
-    "choose another model with --model"
+_COPIED: Final = (
+    "the answer is the best passage, because no model is loaded; choose a model with --model"
 )
 
 
@@ -95,9 +93,9 @@ def run(args: argparse.Namespace) -> int:
             neighbors = opened.index.default_neighbors
         with ExitStack() as stack:
             runner = None
-            if is_found:
-                if is_embedded(args.model):
-                    status.print(_EMBEDDED)
+            if is_found and copies_without_model(args.model, args.copy, fields):
+                status.print(_COPIED)
+            elif is_found:
                 runner = stack.enter_context(load_runner(args, num_samples=1))
             stream = ask_stream(
                 params.query,

@@ -17,7 +17,7 @@ MISSING_MODEL = (
 SENTENCE = "Bees tell each other where the flowers are by dancing."
 NOTES = f"The lighthouse was built in 1831 by a family of masons.\n\n{SENTENCE} The treaty was signed.\n"
 QUESTION = "How do bees find flowers?"
-EMBEDDED = "relevance-gen: the small embedded model answers: it only copies"
+COPIED = "relevance-gen: the answer is the best passage"
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_ask_prints_answer_then_sources(notes, capsys):
     assert (answer, blank, text) == (f"{SENTENCE} [1]", "", f"  {SENTENCE}")
     assert source.startswith("[1] 0.")
     assert source.endswith("  notes.txt:3")
-    assert err.startswith(EMBEDDED)
+    assert err.startswith(COPIED)
     assert err.count("\n") == 1
 
 
@@ -136,7 +136,7 @@ def test_ask_below_min_confidence_prints_closest_passages(notes, capsys):
         main(["ask", "Who signed the papers of the bank?", "notes.txt", "--min-confidence", "0"])
         == 0
     )
-    assert capsys.readouterr().err.startswith(EMBEDDED)
+    assert capsys.readouterr().err.startswith(COPIED)
     assert main(["ask", QUESTION, "notes.txt", "--min-confidence", "1", "--json"]) == 1
     answer = json.loads(capsys.readouterr().out)
     assert (answer["found"], len(answer["sources"])) == (False, 1)
