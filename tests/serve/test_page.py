@@ -779,13 +779,71 @@ def test_page_links_pdf_pages(visit: Visit) -> None:
     visit.ask("Which fruit is sweet, pears or apples?")
     visit.page.locator(".where button >> text=page 2").click()
     frame = visit.page.wait_for_selector("#file iframe")
-    assert "#page=2" in frame.get_attribute("src")
+    assert frame.get_attribute("src").endswith(
+        "#page=2&navpanes=0&view=FitH:~:text=Pears%20are%20green%20and%20sweet"
+    )
     assert visit.page.inner_text("#viewer-name") == "report.pdf, page 2"
     visit.page.click("#viewer-close")
     assert visit.page.is_visible("#text")
     visit.errors[:] = [
         error for error in visit.errors if "sessionStorage" not in error and "setItem" not in error
     ]
+
+
+def test_page_marks_passage_in_pdf_by_its_first_and_last_words(visit: Visit) -> None:
+    """The directive has the first and last words without signs at their ends, and no sign of its own syntax."""
+    directives = visit.page.evaluate(
+        """async (passages) => {
+          const { directiveOf } = await import("/static/viewer.js");
+          return passages.map(directiveOf);
+        }""",
+        [
+            "",
+            "“Well-known” fees, & tolls.",
+            "In late 2016 we\nlearned that two outside actors downloaded the (personal) data of “Drivers”.",
+        ],
+    )
+    assert directives == [
+        "",
+        ":~:text=Well%2Dknown%E2%80%9D%20fees%2C%20%26%20tolls",
+        ":~:text=In%20late%202016%20we%20learned,the%20(personal)%20data%20of%20%E2%80%9CDrivers",
+    ]
+
+
+def test_page_reports_each_file_that_cannot_be_read(visit: Visit) -> None:
+    """Of several files the good one is added, and each bad one is named with its reason."""
+    bad = [("picture.png", b"\x89PNG\0"), ("empty.txt", b""), ("broken.pdf", b"%PDF-1.7")]
+    files_ = [
+        {"name": name, "mimeType": "", "buffer": content}
+        for name, content in (*bad, ("good.txt", b"The ferry leaves at noon."))
+    ]
+    visit.page.set_input_files("#files", files_)
+    visit.page.wait_for_selector("#names >> text=good.txt")
+    shown = visit.page.locator("#trouble > span").all_inner_texts()
+    assert [text.split()[0] for text in shown] == [name for name, _ in bad]
+    assert shown[:2] == ["picture.png is not a text file.", "empty.txt is empty."]
+    assert "400" in visit.errors.pop()
+
+
+def test_page_offers_to_repeat_a_failed_search(visit: Visit) -> None:
+    """After a failed search the question stays, the hint does not return, and Try again asks again."""
+    error = {"error": {"type": "unavailable", "message": "the server is restarting"}}
+    visit.page.route("**/search", lambda route: route.fulfill(status=503, json=error))
+    visit.page.fill("#question", QUESTION)
+    visit.page.press("#question", "Enter")
+    visit.page.wait_for_selector("#again:not([hidden])")
+    assert visit.page.inner_text("#trouble") == "The server is restarting."
+    assert visit.page.inner_text("#asked") == QUESTION
+    assert visit.page.is_hidden("#hint")
+    assert "503" in visit.errors.pop()
+    visit.page.unroute("**/search")
+    visit.page.fill("#question", "another")
+    visit.page.click("#again")
+    visit.page.wait_for_selector("#found li")
+    assert visit.page.inner_text("#asked") == QUESTION
+    assert visit.page.is_hidden("#again")
+    assert visit.page.is_hidden("#trouble")
+    visit.wait_for_end()
 
 
 def test_page_reload_restores_and_clear_removes_all(browser: Any, server: Server) -> None:
@@ -1572,8 +1630,10 @@ def test_page_print_layout_has_one_edge(visit: Visit) -> None:
 
 
 def test_page_fits_phone(browser: Any, server: Server) -> None:
-    """At 360 pixels nothing overflows, and answer and documents are two views; a passage leads to the second."""
+    """At 360 pixels nothing overflows, the first view offers to add files, and answer and documents are two views."""
     visit = Visit(browser, server.url, viewport={"width": 360, "height": 740}, has_touch=True)
+    box = visit.page.locator("button:visible >> text=Add files").bounding_box()
+    assert box["y"] + box["height"] < 740
     visit.ask(QUESTION)
     visit.open_why()
     assert visit.page.evaluate("document.documentElement.scrollWidth") == 360

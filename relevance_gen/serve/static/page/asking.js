@@ -6,7 +6,7 @@ import { chooseScope, corpus, documents } from "./documents.js";
 import { at, button, complain, counted, make, Problem, say } from "./dom.js";
 import { dropTurns, keepTurns } from "./keeping.js";
 import { bringIntoView, inOrder, markHits } from "./marks.js";
-import { itemOf, markExcerpt } from "./passages.js";
+import { itemOf, markExcerpt, passageOf } from "./passages.js";
 import { choose } from "./view.js";
 import { isViewing, showFile } from "./viewer.js";
 
@@ -28,7 +28,7 @@ export function stopAll() {
   at("stop").hidden = true;
 }
 
-/** Run work that can be stopped; report its error unless other work has begun since. */
+/** Run work that can be stopped; report its error unless other work has begun since, and call `onFailure` with it. */
 async function work(doing, onFailure = () => {}) {
   stopAll();
   const mine = working = new AbortController();
@@ -37,9 +37,9 @@ async function work(doing, onFailure = () => {}) {
     await doing(mine.signal);
   } catch (error) {
     if (mine !== working && error.name === "AbortError" && working) return;
-    onFailure();
     say("");
     complain(error);
+    onFailure(error);
   } finally {
     if (mine === working || !working) stopAll();
   }
@@ -66,7 +66,21 @@ export async function ask(question) {
     show(turn);
     if (turn.hits.length) await answerTurn(turn, signal);
     else keep([turn]);
-  }, () => { if (current === turn) show(turns.includes(turn) ? turn : null); });
+  }, (error) => {
+    if (current !== turn) return;
+    if (turns.includes(turn)) show(turn);
+    at("again").hidden = turns.includes(turn) || !isTemporary(error);
+  });
+}
+
+/** Return whether a request can succeed if it is repeated. */
+const isTemporary = ({ name, status = 0 }) => name !== "AbortError" && (status < 400 || status >= 429);
+
+/** Ask the displayed question again, whose search failed. */
+export function askAgain() {
+  at("question").value = current.question;
+  chooseScope(current.scope);
+  return ask(current.question);
 }
 
 async function search(turn, signal) {
@@ -180,7 +194,7 @@ export function goTo(hit, { quietly = false } = {}) {
   hit.button.setAttribute("aria-current", "true");
   const ordered = inOrder(current.hits);
   at("step").textContent = `Mark ${ordered.indexOf(hit) + 1} of ${ordered.length}`;
-  if (!quietly && isViewing() && hit.chunk.document.file) showFile(hit.chunk.document, hit.chunk.place.page);
+  if (!quietly && isViewing() && hit.chunk.document.file) showFile(hit.chunk.document, hit.chunk.place.page, passageOf(hit));
   else {
     if (!quietly) showFile(null);
     bringIntoView(hit.chunk.element);

@@ -1,7 +1,7 @@
 /** Documents: reads files, splits them into chunks, displays them, and lists their names. */
 
 import { chunksOf, isHeading } from "./chunking.js";
-import { at, button, complain, counted, make, nextFrame, Problem, say } from "./dom.js";
+import { at, button, complain, complainFurther, counted, make, nextFrame, Problem, say } from "./dom.js";
 import { dropDocument, keepDocument } from "./keeping.js";
 import { indexOf, optionsOfIndexes } from "./offered.js";
 import { kindOf, reading } from "./reading.js";
@@ -125,9 +125,9 @@ export function placeOf(place) {
   return kind ? `${kind} ${which}` : "";
 }
 
-/** Return the text of a location; for a page of a PDF, a button that opens the page. */
-export function pageOf(document, place, words) {
-  return document.file && place?.page ? button(words, () => listeners.showFile(document, place.page), { label: `Show ${words} of ${document.name} as it is printed` }) : words;
+/** Return the text of a location; for a page of a PDF, a button that opens the page, where `passage` is marked. */
+export function pageOf(document, place, words, passage = "") {
+  return document.file && place?.page ? button(words, () => listeners.showFile(document, place.page, passage), { label: `Show ${words} of ${document.name} as it is printed` }) : words;
 }
 
 /** Return the number of blank lines that represent the white space between two chunks. */
@@ -213,7 +213,7 @@ export async function addFiles(files) {
     try {
       await addDocument(await documentOf(file));
     } catch (error) {
-      complain(error);
+      complainFurther(error);
     } finally {
       at("status").classList.remove("working");
     }
@@ -254,7 +254,7 @@ async function extracted(file) {
     throw error instanceof Problem ? new Problem(error.message.replace(/^Content/, file.name).replace(/ \(\w+Error: .*\)/s, "").replace(/needs pip install (\S+) on the server/, "cannot be read by this server, which lacks $1")) : error;
   }
   const { parts, warning } = await response.json();
-  if (warning) complain(new Problem(`${file.name} ${warning}.`));
+  if (warning) complainFurther(new Problem(`${file.name} ${warning}.`));
   return parts;
 }
 

@@ -29,11 +29,22 @@ export class Problem extends Error {
   }
 }
 
+const messageOf = (error) => (error instanceof Problem ? error.message : `Something is wrong with this page: ${error.message}`);
+
 /** Display an error below the question, or none for null. An AbortError is not displayed. */
 export function complain(error) {
   if (error?.name === "AbortError") return;
-  at("trouble").hidden = !error;
-  at("trouble").textContent = error instanceof Problem ? error.message : error ? `Something is wrong with this page: ${error.message}` : "";
+  at("trouble").replaceChildren();
+  at("trouble").hidden = at("again").hidden = true;
+  if (error) complainFurther(error);
+}
+
+/** Display an error after the errors that are displayed. */
+export function complainFurther(error) {
+  if (error.name === "AbortError") return;
+  at("trouble").append(make("span", {}, messageOf(error)));
+  at("trouble").hidden = false;
+  at("trouble").tabIndex = at("trouble").children.length > 4 ? 0 : -1;  // a long list scrolls
 }
 
 export function say(status) {

@@ -145,6 +145,7 @@ function start() {
   const on = (id, act, kind = "click") => at(id).addEventListener(kind, act);
   on("ask", (event) => { event.preventDefault(); asking.ask(at("question").value.trim()); }, "submit");
   on("stop", asking.stopAll);
+  on("again", asking.askAgain);
   on("retry", () => asking.reanswer({ again: true }));
   on("samples", () => asking.reanswer(), "change");
   on("model-choice", () => asking.reanswer(), "change");

@@ -23,14 +23,22 @@ export function itemOf(turn, hit, place, go) {
   hit.button.style.setProperty("--level", hit.level);
   const why = make("details", {}, make("summary", {}, make("span", { textContent: "Why" })));
   why.addEventListener("toggle", () => { if (why.open) explain(turn, hit, why); });
-  return make("li", {}, hit.button, make("div", { className: "under" }, whereOf(hit.chunk), why));
+  return make("li", {}, hit.button, make("div", { className: "under" }, whereOf(hit), why));
 }
 
 /** Return the source of a chunk: its document if there are several, and its page. */
-function whereOf({ document: from, place }) {
+function whereOf(hit) {
+  const { document: from, place } = hit.chunk;
   const words = placeOf(place);
   const name = documents.length > 1 || from.isOffered ? make("span", { className: "from", dir: "auto", textContent: from.name, title: from.name }) : null;
-  return make("span", { className: "where" }, name, words ? pageOf(from, place, words) : null);
+  return make("span", { className: "where" }, name, words ? pageOf(from, place, words, passageOf(hit)) : null);
+}
+
+/** Return the sentences of the best passage of a hit; "" without a passage. */
+export function passageOf({ chunk: { text }, passage }) {
+  if (!passage) return "";
+  const { start, end } = sentencesOf(text, passage);
+  return text.slice(start, end);
 }
 
 /** Return the part of a chunk that begins with the sentence of its best passage and contains the whole passage. */
