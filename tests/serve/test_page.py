@@ -1160,6 +1160,95 @@ def test_page_of_a_server_without_a_model_has_no_answer(browser: Any) -> None:
         visit.close()
 
 
+def test_page_answers_or_summarizes_on_request_below_the_least_confidence(browser: Any) -> None:
+    """Where a chat model would not be asked, Answer anyway asks it, and Summarize requests a summary of the passages."""
+    with Server("--rate-limit", "off", "--model", "chat", program=HALF_SCRIPTED) as chatty:
+        assert eventually(chatty.is_healthy)
+        visit = Visit(browser, chatty.url)
+        bodies: list[dict[str, Any]] = []
+        visit.page.on(
+            "request", lambda request: bodies.append(json.loads(request.post_data or "{}"))
+        )
+        contents = []
+        for button, title in (("#anyway", "answer"), ("#summarize", "summary")):
+            visit.ask("Who won the cup of the readers in Chile?")
+            visit.page.wait_for_selector("#answers >> text=No answer found")
+            visit.page.click(button)
+            visit.page.wait_for_selector("text=word20 ")
+            assert visit.page.is_hidden("#instead")
+            visit.page.click("#stop")
+            visit.wait_for_end()
+            assert visit.page.inner_text("#answer-title").lower() == title
+            assert visit.page.is_visible("#given")
+            contents += [body["messages"][-1]["content"] for body in bodies if "messages" in body]
+            bodies.clear()
+        assert contents[0].endswith("Question: Who won the cup of the readers in Chile?")
+        assert contents[1].startswith("Summarize the sources below")
+        assert "Chile" not in contents[1]
+        assert "\n\n[1] " in contents[1]
+        visit.close()
+
+
+def test_page_shows_seconds_until_the_first_word(browser: Any) -> None:
+    """While the model processes the prompt the page counts seconds; the pace counts from the first token."""
+    with Server("--rate-limit", "off", "--model", "chat", program=HALF_SCRIPTED) as chatty:
+        assert eventually(chatty.is_healthy)
+        visit = Visit(browser, chatty.url)
+        held: list[Any] = []
+        visit.page.route("**/v1/chat/completions", lambda route: held.append(route))
+        visit.ask(QUESTION)
+        visit.page.wait_for_selector(r"#waiting >> text=/^Reading \d+ passages … [1-9]\d* s$/")
+        held[0].continue_()
+        visit.page.wait_for_selector("text=word1 ")
+        assert visit.page.is_hidden("#waiting")
+        visit.page.click("#stop")
+        visit.wait_for_end()
+        paces = visit.page.evaluate(
+            """async () => {
+              const { paceOf } = await import("/static/answering.js");
+              return [[101, false, 2000], [1, false, 0], [3, true, 1000]].map(
+                ([nTokens, isLong, ms]) => paceOf({ nTokens, isLong }, ms));
+            }"""
+        )
+        assert paces == [
+            "101 tokens · 50 tokens/s",
+            "1 token",
+            "3 tokens · 2 tokens/s · stopped at the length limit",
+        ]
+        visit.close()
+
+
+def test_page_searches_a_follow_up_with_the_question_before(visit: Visit) -> None:
+    """A question without content words is searched with the previous query, which the page shows; others are not."""
+    visit.ask(QUESTION)
+    visit.wait_for_end()
+    assert visit.page.is_hidden("#searched")
+    visit.page.fill("#question", "Why is that?")
+    visit.page.press("#question", "Enter")
+    visit.page.wait_for_selector(f"text=Searched for: {QUESTION} Why is that?")
+    visit.page.wait_for_selector("#found li")
+    assert "Desert ants" in visit.page.inner_text("#found li >> nth=0")
+    visit.open_why()
+    queries = visit.page.evaluate(
+        """async (questions) => {
+          const { queryOf } = await import("/static/following.js");
+          return questions.map((question) => queryOf(question, "Before."));
+        }""",
+        [
+            "Tell me more about the second one",
+            "And in 2022?",
+            "2022",
+            "Who is Ames?",
+            "なぜ",
+            "B017",
+        ],
+    )
+    assert queries == [
+        *("Before. Tell me more about the second one", "Before. And in 2022?"),
+        *("2022", "Who is Ames?", "なぜ", "B017"),
+    ]
+
+
 def _answered_by(visit: Visit, bodies: list[dict[str, Any]]) -> str | None:
     """Return the model that the last chat request names; lets the browser report requests first."""
     visit.page.evaluate("1")

@@ -18,24 +18,28 @@ let lastForm = "";  // form of the last answer, which the next answer probably h
 
 /** Answer a turn's question; return whether no later run has replaced this one. `before`: the earlier turns for the model.
     `go(chunk)` shows one of its sources. The turn's `form` becomes "written", or "quoted" if the model only copies a
-    sentence, or "none" if the server has no model. */
+    sentence, or "none" if the server has no model. Below the least confidence no answer is generated, unless the turn's
+    `mode` is "anyway", or "summary" for a summary of the passages. */
 export async function answer(turn, { before, signal, go, again = false }) {
   const samples = Number(at("samples").value);
   const run = (turn.run ?? 0) + 1;  // a later run replaces the results of an earlier run
   Object.assign(turn, { run, answers: Array(samples).fill(""), citations: [], sources: [], pace: "", path: "", isFailed: false, form: turn.form || lastForm, isAnswered: true });
   drawAnswers(turn, go, { isRunning: true });
-  let isOver = false;
+  let [isOver, begun] = [false, null];
   const draw = frameByFrame(() => { if (!isOver && turn.run === run) drawAnswers(turn, go, { isRunning: true }); });
   const write = (sample, text) => {
     if (turn.run !== run) return;
+    begun ??= performance.now();
+    at("waiting").hidden = true;
     turn.answers[sample] += turn.answers[sample] ? text : text.trimStart();
     draw();
   };
   try {
     const chosen = at("model-choice").value;  // "" until the models are listed
-    const asked = { question: turn.question, min_confidence: LEAST_CONFIDENCE, syntax: "operators", ...(chosen && { model: chosen }) };
+    const asked = { question: turn.query, min_confidence: turn.mode ? 0 : LEAST_CONFIDENCE, syntax: "operators", ...(chosen && { model: chosen }) };
     const { sources, path, request, found } = await (await turn.corpus.post("prompt", asked, signal)).json();
-    turn.sources = sources.map((source) => ({ chunk: turn.corpus.chunkOf(source) })).filter(({ chunk }) => chunk);
+    turn.sources = sources.map((source) => ({ chunk: turn.corpus.chunkOf(source), start: source.start, end: source.end })).filter(({ chunk }) => chunk);
+    if (turn.mode === "summary") request.messages = summaryOf(turn.sources);
     turn.path = path;
     turn.form = lastForm = request.choice ? "quoted" : "written";
     turn.isAnswered = found;
@@ -47,8 +51,10 @@ export async function answer(turn, { before, signal, go, again = false }) {
     else {
       drawAnswers(turn, go, { isRunning: true, isNew: true });
       const varied = samples > 1 || again ? VARIED : {};
-      const pace = await WRITERS[path]({ ...request, ...varied }, { n: samples, write, signal, before });
-      if (turn.run === run) turn.pace = pace;
+      const isWaiting = () => !begun && !isOver && turn.run === run && drawn === turn;
+      const stopWaiting = wait(counted(turn.sources.length, "passage"), isWaiting);
+      const usage = await WRITERS[path]({ ...request, ...varied }, { n: samples, write, signal, before }).finally(stopWaiting);
+      if (turn.run === run) turn.pace = paceOf(usage, performance.now() - (begun ?? performance.now()));
       const citations = await citationsOf(turn, signal).catch(() => []);  // too much text, or stopped: the answer is shown without citations
       if (turn.run === run) turn.citations = citations;
     }
@@ -62,6 +68,25 @@ export async function answer(turn, { before, signal, go, again = false }) {
   }
   isOver = true;
   return turn.run === run;
+}
+
+/** Display the seconds of the wait for the first word, while the model processes the prompt; return a function that ends it. */
+function wait(passages, isWaiting) {
+  const started = performance.now();
+  const timer = setInterval(() => {
+    at("waiting").hidden = !isWaiting();
+    at("waiting").textContent = `Reading ${passages} … ${Math.round((performance.now() - started) / 1000)} s`;
+  }, 1000);
+  return () => {
+    clearInterval(timer);
+    at("waiting").hidden = true;
+  };
+}
+
+/** Return the messages that request a summary of the sources. */
+function summaryOf(sources) {
+  const texts = sources.map(({ chunk: { text }, start, end }, place) => `[${place + 1}] ${text.slice(unitsOf(text)(start), unitsOf(text)(end))}`);
+  return [{ role: "user", content: ["Summarize the sources below in a few sentences.", ...texts].join("\n\n") }];
 }
 
 /** Set the sentence of the first source as the answer. */
@@ -96,28 +121,27 @@ async function citationsOf({ answers, sources }, signal) {
 const WRITERS = {
   async "/generate"(request, { n, write, signal }) {
     const response = await post("generate_stream", JSON.stringify({ ...request, num_samples: n }), signal);
-    let pace = null;
+    let usage = null;
     for await (const [name, data] of eventsOf(response)) {
       if (name === "text") write(data.sample, data.text);
       else if (name === "error") throw new Problem(sentence(data.error.message));
-      else pace = paceOf(data.responses.reduce((sum, one) => sum + one.generated_tokens, 0), data.finished - data.created, data.responses.some((one) => one.finish_reason === "length"));
+      else usage = { nTokens: data.responses.reduce((sum, one) => sum + one.generated_tokens, 0), isLong: data.responses.some((one) => one.finish_reason === "length") };
     }
-    return complete(pace);
+    return complete(usage);
   },
   async "/v1/chat/completions"(request, { n, write, signal, before }) {
-    const started = performance.now();
     const fields = { ...request, n, stream: true, stream_options: { include_usage: true } };
     const response = await chat(fields, before, signal);
-    let [pace, isLong] = [null, false];
+    let [usage, isLong] = [null, false];
     for await (const [, data] of eventsOf(response)) {
       if (data.error) throw new Problem(sentence(data.error.message));
       for (const { index, delta, finish_reason } of data.choices) {
         if (delta.content) write(index, delta.content);
         isLong ||= finish_reason === "length";
       }
-      if (data.usage) pace = paceOf(data.usage.completion_tokens, (performance.now() - started) / 1000, isLong);
+      if (data.usage) usage = { nTokens: data.usage.completion_tokens, isLong };
     }
-    return complete(pace);
+    return complete(usage);
   },
 };
 
@@ -136,14 +160,15 @@ async function chat(fields, before, signal) {
   }
 }
 
-function complete(pace) {
-  if (pace === null) throw new Problem(CUT);
-  return pace;
+function complete(usage) {
+  if (usage === null) throw new Problem(CUT);
+  return usage;
 }
 
-function paceOf(tokens, seconds, isLong) {
-  const pace = Math.round(tokens / Math.max(seconds, 1e-3)).toLocaleString("en");
-  return `${counted(tokens, "token")} · ${pace} tokens/s${isLong ? " · stopped at the length limit" : ""}`;
+/** Return the number of tokens, and their rate after the first token, without the time to process the prompt. */
+export function paceOf({ nTokens, isLong }, ms) {
+  const rate = nTokens > 1 && ms > 1 ? `${Math.round((1000 * (nTokens - 1)) / ms).toLocaleString("en")} tokens/s` : "";
+  return [counted(nTokens, "token"), rate, isLong ? "stopped at the length limit" : ""].filter(Boolean).join(" · ");
 }
 
 /** Return a function that calls `draw` once in the next frame, for any number of calls before. */
@@ -174,6 +199,7 @@ export function drawAnswers(turn, go, { isRunning = false, isNew = isRunning && 
   else at("answers").removeAttribute("aria-busy");
   at("answers").replaceChildren(...turn.answers.map((_, number) => make("div", { className: `sample${isRunning ? " running" : ""}` }, ...nodesOf(turn, number, go))));
   at("samples-label").hidden = turn.form !== "written" || (!isRunning && !turn.model);
+  at("instead").hidden = isRunning || turn.isAnswered || turn.path !== "/v1/chat/completions";
   at("retry").hidden = at("samples-label").hidden && !turn.isFailed;
   at("copy").hidden = isRunning || turn.isAnswered === false || !turn.answers.some(Boolean);
   at("pace").textContent = turn.pace;
@@ -184,10 +210,11 @@ export function drawAnswers(turn, go, { isRunning = false, isNew = isRunning && 
 }
 
 /** Arrange the pane for the form of a turn's answer: a quoted answer is the first passage, which is shown large. */
-function arrange({ form, isAnswered, isFailed }) {
+function arrange({ form, mode, isAnswered, isFailed }) {
   const isQuoted = form === "quoted" && isAnswered && !isFailed;
   at("answer").hidden = isQuoted || (!isFailed && (!form || form === "none"));
   at("answer-title").hidden = !isAnswered;
+  at("answer-title").textContent = mode === "summary" ? "Summary" : "Answer";
   at("found").classList.toggle("quoted", isQuoted);
   const parent = at(isQuoted ? "passages" : "answer");
   if (at("model").parentElement === parent) return;

@@ -4,6 +4,7 @@ import { answer, drawAnswers, hidePeek, LEAST_CONFIDENCE, nodesOf } from "./answ
 import { unitsOf } from "./chunking.js";
 import { chooseScope, corpus, documents } from "./documents.js";
 import { at, button, complain, counted, make, Problem, say } from "./dom.js";
+import { queryOf } from "./following.js";
 import { dropTurns, keepTurns } from "./keeping.js";
 import { bringIntoView, inOrder, markHits } from "./marks.js";
 import { itemOf, markExcerpt, passageOf } from "./passages.js";
@@ -55,7 +56,7 @@ export async function ask(question) {
     complain(new Problem(question ? "Add a document first." : "Write a question first."));
     return;
   }
-  const turn = { id: Math.max(Date.now(), 1 + (turns.at(-1)?.id ?? 0)), question, scope: at("scope").value, corpus: corpus(), hits: [], answers: [], sources: [], status: "", pace: "", model: "", path: "" };
+  const turn = { id: Math.max(Date.now(), 1 + (turns.at(-1)?.id ?? 0)), question, query: queryOf(question, turns.at(-1)?.query), scope: at("scope").value, corpus: corpus(), hits: [], answers: [], sources: [], status: "", pace: "", model: "", path: "" };
   show(turn);
   history.pushState({ turn: turn.id }, "", addressOf(turn));
   at("right").scrollTop = 0;
@@ -84,7 +85,7 @@ export function askAgain() {
 }
 
 async function search(turn, signal) {
-  const fields = { query: turn.question, top_n: MOST_FOUND, true_order: false, spans: true, confidence: true, syntax: "operators" };
+  const fields = { query: turn.query, top_n: MOST_FOUND, true_order: false, spans: true, confidence: true, syntax: "operators" };
   const response = await turn.corpus.post("search", fields, signal);
   const { results, metadata } = await response.json();
   const ms = performance.now() - response.asked;
@@ -110,17 +111,19 @@ function hitOf(turn, result, best) {
   };
 }
 
-async function answerTurn(turn, signal, again = false) {
+async function answerTurn(turn, signal, options = {}) {
   const before = turns.slice(0, turns.indexOf(turn)).filter(({ path, model }) => path === "/v1/chat/completions" && model);
-  const counts = await answer(turn, { before, signal, again, go: goToChunk });
+  const counts = await answer(turn, { ...options, before, signal, go: goToChunk });
   if (counts && current === turn) drawAnswers(turn, goToChunk);
   keep([turn]);
 }
 
-/** Answer the displayed question again; with `again`, sample at a higher temperature. */
-export function reanswer({ again = false } = {}) {
+/** Answer the displayed question again: with `again` at a higher temperature, or in another `mode`, see `answer`. */
+export function reanswer({ again = false, mode = current?.mode } = {}) {
   const turn = current;
-  if (turn) work((signal) => answerTurn(turn, signal, again));
+  if (!turn) return;
+  turn.mode = mode;
+  work((signal) => answerTurn(turn, signal, { again }));
 }
 
 // ── Display ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -136,6 +139,8 @@ export function show(turn) {
   at("nothing").textContent = CONDITIONS.test(turn?.question ?? "") ? NO_MATCH : NO_WORD;
   at("nothing").hidden = !turn || !status || hits.length > 0 || Boolean(turn.removedName);
   at("answer").hidden = true;
+  at("searched").textContent = `Searched for: ${turn?.query}`;
+  at("searched").hidden = !turn?.query || turn.query === turn.question;
   showVerdict(turn);
   at("passages").hidden = !hits.length;
   at("found-title").textContent = turn?.isFound === false ? "Closest passages" : "Passages";
@@ -283,7 +288,7 @@ export function restore(saved) {
     chooseScope(turn.scope);
     const [hits, sources] = [back(turn.hits), back(turn.sources)];
     const status = hits.length === turn.hits.length ? turn.status : "";  // the status describes results that are missing
-    return { ...turn, corpus: corpus(), hits, status, sources: sources.length === turn.sources.length ? sources : [] };
+    return { query: turn.question, ...turn, corpus: corpus(), hits, status, sources: sources.length === turn.sources.length ? sources : [] };
   });
   chooseScope("all");
 }

@@ -147,6 +147,8 @@ function start() {
   on("stop", asking.stopAll);
   on("again", asking.askAgain);
   on("retry", () => asking.reanswer({ again: true }));
+  on("anyway", () => asking.reanswer({ mode: "anyway" }));
+  on("summarize", () => asking.reanswer({ mode: "summary" }));
   on("samples", () => asking.reanswer(), "change");
   on("model-choice", () => asking.reanswer(), "change");
   on("copy", () => { if (isDrawn(asking.current)) copy(markdownOf(asking.current), at("copy")); });

@@ -71,7 +71,7 @@ const REASONS = [
 async function explain(turn, hit, why) {
   if (why.querySelector("table")) return;
   try {
-    const fields = { query: turn.question, original_index: turn.corpus.positionOf(hit.chunk), syntax: "operators" };
+    const fields = { query: turn.query ?? turn.question, original_index: turn.corpus.positionOf(hit.chunk), syntax: "operators" };
     const found = await (await turn.corpus.post("explain", fields)).json();
     why.append(make("p", { textContent: sentenceOf(found, turn.corpus.size) }), tableOf(reasonsOf(found), found.score));
   } catch (error) {
