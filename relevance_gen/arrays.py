@@ -97,7 +97,7 @@ def concat(
 
 
 def starts_of(lengths: npt.NDArray[Any]) -> Offsets:
-    """Return the start of each of n pieces that follow one another from 0, shape (n,).
+    """Return the start of each of n adjacent pieces with these lengths, shape (n,); the first is 0.
 
     >>> starts_of(np.array([2, 3, 1])).tolist()
     [0, 2, 5]
@@ -108,7 +108,7 @@ def starts_of(lengths: npt.NDArray[Any]) -> Offsets:
 
 
 def bounds_of(lengths: npt.NDArray[Any]) -> Offsets:
-    """Return `starts_of` n pieces, followed by the end of the last piece, shape (n + 1,)."""
+    """Return the start of each of n adjacent pieces, then the end of the last, shape (n + 1,)."""
     bounds = np.zeros(lengths.size + 1, np.int64)
     np.cumsum(lengths, out=bounds[1:])
     return bounds

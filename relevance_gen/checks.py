@@ -114,12 +114,15 @@ class Rule:
             raise InvalidRequestError.must_be(name, self.allowed, value)
 
     def __call__(self, _instance: object, attribute: Attribute[Any], value: object) -> None:
-        """Check a field of an attrs class."""
+        """Check the value of an attrs field; raise `InvalidRequestError` if it is not allowed."""
         self.check(attribute.name, value)
 
 
 def list_of(noun: str, min_items: int, max_items: int) -> Rule:
-    """Return a validator of lists of `min_items` to `max_items` items, which errors call `noun`."""
+    """Return a validator of lists of `min_items` to `max_items` items.
+
+    `noun` is the singular of the items' name in errors.
+    """
     return Rule(
         f"a list of {min_items} to {max_items:,} {noun}s",
         lambda value: isinstance(value, list | tuple) and min_items <= len(value) <= max_items,
@@ -239,7 +242,7 @@ def as_texts(value: Any) -> Any:
 
 
 def as_schema(value: Any) -> Any:
-    """Return the JSON schema in a string or of a pydantic class.
+    """Return the JSON schema that a string contains, or that a pydantic class generates.
 
     Return any other value unchanged.
     """
@@ -252,9 +255,9 @@ def as_schema(value: Any) -> Any:
 
 
 def as_token_numbers(value: Any) -> Any:
-    """Copy a mapping from token ids, which are strings in JSON.
+    """Convert a mapping from token ids to numbers: ids to integers, and numbers to floats.
 
-    Return any other value unchanged.
+    Token ids are strings in JSON. Return any other value unchanged.
     """
     if not isinstance(value, Mapping):
         return value

@@ -15,9 +15,9 @@ _MIN_SIMILARITY = 0.65
 A lower value would suggest ``prompt`` for ``prompt_lookup``.
 """
 _FIELD_NAME = re.compile(r"(?<=combined with )\w+|\b[a-z]+=(?:\"[a-z]+\")?|[a-z]+(?:_[a-z]+)+")
-"""Names of other fields, and of Python arguments, in rules and remedies."""
+"""Matches the names of other fields, and of Python arguments, in rules and remedies."""
 _EXTRA_REQUIREMENT = re.compile(r"""([^;]+?) *;.*\bextra *== *["'](\w+)["']""")
-"""A requirement in a package's metadata, and the extra that it belongs to."""
+"""Matches an optional requirement in a package's metadata; captures requirement and extra."""
 _JSON_WORDS = {"None": "null", "True": "true", "False": "false"}
 _PYTHON_WORD = re.compile(r"\b(?:None|True|False)\b")
 _MAX_SHOWN_INTEGER_BITS = 256
@@ -261,7 +261,7 @@ class IndexConflictError(ClusterError):
 
 
 class UnknownIndexError(ClusterError, LookupError):
-    """The cluster has no index of a name.
+    """The cluster does not have an index with the requested name.
 
     Attributes:
         field: the caller's name of the field with the index's name; ``None`` if there is no field.

@@ -25,15 +25,15 @@ _renewables: Final[WeakSet[Renewable]] = WeakSet()
 
 
 def register(renewable: Renewable) -> None:
-    """Have `renew_after_fork` of an object called in each process that is forked from now on.
+    """Register an object whose `renew_after_fork` is called in each process forked from now on.
 
-    The object is not kept alive.
+    Only a weak reference to the object is stored.
     """
     _renewables.add(renewable)
 
 
 def call_in_child(function: Callable[[], object]) -> None:
-    """Have a function called in each process that is forked from now on."""
+    """Register a function to be called in each process that is forked from now on."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=function)
 

@@ -77,7 +77,7 @@ class Quota:
     ) -> bool:
         """Acquire `amount`, waiting in this thread for at most `timeout_s`.
 
-        Return whether it worked.
+        Return True if the amount was acquired, False after the timeout.
         """
         with self._changed:
             has_capacity = self._changed.wait_for(

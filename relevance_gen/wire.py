@@ -98,7 +98,10 @@ _was_collector_enabled = False
 
 
 def _end_pauses() -> None:
-    """End the pauses of the threads that a forked process lacks."""
+    """Enable the garbage collector in a forked process, if threads of its parent had disabled it.
+
+    A fork copies only the calling thread, so the threads in `_collector_paused` cannot enable it.
+    """
     global _pause_lock, _n_pauses
     _pause_lock = threading.Lock()
     if _n_pauses and _was_collector_enabled:
@@ -162,9 +165,9 @@ def _finite_float(digits: str) -> float:
 
 
 def _integer(digits: str) -> int:
-    """Return the integer with these digits.
+    """Return ``int(digits)``; the JSON parser calls this function instead of `int`.
 
-    Unlike `int`, a Python function lets other threads acquire the GIL when the parser calls it.
+    When it calls a Python function, other threads can acquire the GIL, unlike when it calls `int`.
     """
     return int(digits)
 
@@ -227,7 +230,7 @@ def _suggest_field(prefix: str, name: str, known: list[str]) -> str:
 
 @attrs.frozen
 class StreamFormat:
-    """How the items of a stream are sent.
+    """The format in which the items of an HTTP stream are sent.
 
     Attributes:
         content_type: the media type.

@@ -95,7 +95,11 @@ class Answer(PydanticSerializable):
 
     @classmethod
     def none_found(cls, sources: tuple[Source, ...], confidence: float) -> Answer:
-        """Return a message: the search has no results, or too low a confidence."""
+        """Return an answer for which the model was not called, because the search found too little.
+
+        Its text is `NOTHING_FOUND` if `sources` is empty. Otherwise the confidence of the search
+        was too low, and its text is `NO_ANSWER_FOUND`.
+        """
         text = NO_ANSWER_FOUND if sources else NOTHING_FOUND
         return cls(text, sources, prompt="", confidence=confidence, response=None, found=False)
 

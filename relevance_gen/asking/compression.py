@@ -55,7 +55,13 @@ class _Sentence(NamedTuple):
 
 @frozen
 class _SelectedSentences:
-    """The selected sentences, in order, and their text with its number of tokens."""
+    """The sentences that compression selected from the chunks, in input order.
+
+    Attributes:
+        sentences: the spans of the sentences.
+        text: the sentences as one text, with an ellipsis for omitted sentences.
+        n_tokens: number of tokens of `text`, in the caller's encoding.
+    """
 
     sentences: Sequence[_Sentence]
     text: str

@@ -24,7 +24,10 @@ def follows_instructions(model: ChatFormat) -> bool:
 def chat_message(
     question: str, sources: Sequence[Source], instructions: str = INSTRUCTIONS
 ) -> dict[str, str]:
-    """Return the message to a chat model, with the role user: some templates have no other."""
+    """Return a chat message that contains the instructions, the numbered sources and the question.
+
+    Its role is ``user``, because some chat templates do not support the role ``system``.
+    """
     numbered = [f"[{number}] {source.text.strip()}" for number, source in enumerate(sources, 1)]
     return {
         "role": "user",

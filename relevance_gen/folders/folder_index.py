@@ -275,10 +275,10 @@ class FolderIndex(BaseIndex):
             self._lock.release()
 
     def _acquire_lock(self) -> FolderSnapshot | None:
-        """Acquire the lock and return None, or return the last state without the lock.
+        """Acquire the lock and return None; if that takes too long, return the latest snapshot.
 
-        The last state is returned if another thread holds the lock for longer than `_MAX_WAIT_S`;
-        without a last state, the thread waits for the lock.
+        The snapshot is returned, and the lock not acquired, when another thread has held the lock
+        for `_MAX_WAIT_S`. If no snapshot exists yet, the call waits until it has the lock.
         """
         if self._lock.acquire(blocking=False):
             return None

@@ -160,13 +160,15 @@ def _wait(
     n_chunks: int,
     progress: Progress | None,
 ) -> None:
-    """Wait until all workers are done, and report progress; raise the error of one that failed.
+    """Wait until all workers are done, and report progress; raise the first error of a worker.
 
-    `concurrent.futures.wait` is not used, because ^C inside it can leave the futures locked.
+    `concurrent.futures.wait` is not used: a KeyboardInterrupt during that function can leave the
+    internal locks of the futures acquired.
 
     Args:
-        finished: receives the result of each worker.
-        shared: as `_shared`.
+        finished: a queue that receives the future of each worker when the worker is done.
+        shared: number of chunks that each worker has built so far; the last element, which is 1 to
+            cancel the build, is not read.
         n_chunks: number of all chunks, for `progress`.
         progress: called with the number of chunks done and `n_chunks`; None for no reports.
     """

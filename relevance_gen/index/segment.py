@@ -320,7 +320,10 @@ class Segment:
         return map(tokenize, blocks([texts[chunk_ord] for chunk_ord in chunk_ords.tolist()]))
 
     def find(self, positions: Offsets) -> Offsets:
-        """Return the ordinal of the chunk at each position; -1 if it is removed or not in here."""
+        """Return the ordinals in this segment of the chunks at these positions of the index.
+
+        Shape (n,), -1 for a chunk that was removed or is in another segment.
+        """
         chunk_ords = arrays.find(self.positions, positions)
         if self.postings.live is not None and self.size:
             chunk_ords[~self.postings.live.take(chunk_ords)] = -1

@@ -145,7 +145,10 @@ def weight(query: Query, segments: Segments) -> WeightedQuery:
 
 
 def _find_corrections(query: Query, unknown: Sequence[str], segments: Segments) -> list[Correction]:
-    """Return the other spellings of unknown words, then the corrections of misspelled words."""
+    """Return replacements of query words that occur in no chunk.
+
+    Other spellings (`spelling_variants`) are first, then corrections of misspelled words.
+    """
     variants = find_variants(query.text, unknown)
     misspelled = query.misspelled(unknown)
     if not variants and not misspelled:
@@ -258,7 +261,7 @@ def score(
 
 
 def _confidence(table: CandidateTable) -> float:
-    """Return the confidence that the chunks that pass the filter have an answer."""
+    """Return the probability, in [0, 1], that a chunk that passes the filter contains an answer."""
     rows = table.allowed_rows
     if not rows.size:
         return 0.0
@@ -297,10 +300,7 @@ def _build_response(
     token_counts: SearchMetadata,
     n_collapsed: Mapping[int, int],
 ) -> SearchResponse:
-    """Return the chunks of a ranking with their stored fields.
-
-    In addition return the character ranges that match the query.
-    """
+    """Return the response: the ranked chunks with stored fields and, if requested, spans."""
     chunks = []
     if ranking.positions.size:
         request = FeatureRequest(ranking.positions, (STORED_FIELDS,))

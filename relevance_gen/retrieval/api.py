@@ -113,9 +113,10 @@ def answer_once(
     progress: Progress | bool | None = None,
     counts_now: bool = False,
 ) -> SearchResponse:
-    """Return the chunks that answer a query; `search` documents the other arguments and the errors.
+    """Search chunks once, as `search` does, with the options in `params`.
 
-    Tokens are counted when their number is first read, or, with `counts_now`, before this returns.
+    Token counts are computed when they are first read; with `counts_now`, before the function
+    returns. The other arguments and the errors are as for `search`.
     """
     rerank_stages = models.rerank_stages(params)
     term_weighting = weighting_named(weighting)
@@ -164,7 +165,11 @@ class OneShotSegments(LocalSegments):
         self._has_all_terms = buckets is None
 
     def match_terms(self, request: MatchRequest) -> MatchResponse:
-        """Index all terms if a word is to be corrected: the correct word can begin differently."""
+        """Return the terms that each word of the query matches.
+
+        If a word must be corrected, all terms are indexed first, because the correct word can begin
+        with other letters.
+        """
         if request.with_all_terms and not self._has_all_terms:
             super().__init__((), self.weighting)  # free the incomplete index first
             super().__init__([self._build_segment()], self.weighting)

@@ -25,7 +25,8 @@ class BaseIndex(ABC):
     """Chunks that are indexed once and searched repeatedly.
 
     Attributes:
-        default_neighbors: the option `neighbors` of a search for `ask`, unless it is given.
+        default_neighbors: value of the search option `neighbors` that `ask` uses if the caller
+            gives none.
     """
 
     default_neighbors: ClassVar[int] = 0
@@ -87,9 +88,10 @@ class BaseIndex(ABC):
         *,
         allow_partial: bool = False,
     ) -> list[SearchResponse]:
-        """Answer several searches from one state of the index.
+        """Return the response to each of several searches of the same state of the index.
 
-        `search` documents the other arguments.
+        With `allow_partial`, a cluster searches without the chunks that it cannot read, instead of
+        raising `ChunksMissingError`. The errors are as for `search`.
         """
 
     @with_options(ExplainOptions)

@@ -49,8 +49,8 @@ from relevance_gen.types import (
 T = TypeVar("T")
 
 _STEMMED_AT_ONCE: Final = 1 << 16
-"""Maximum number of terms of a segment that are stemmed when an index is built; of more terms, only
-the terms that are searched."""
+"""If a segment has at most this number of terms, all are stemmed when the index is built; otherwise
+searches stem the terms that they need."""
 
 
 @define(eq=False)
@@ -89,7 +89,11 @@ class _State:
         added: Sequence[str] = (),
         removed: Sequence[str] = (),
     ) -> _State:
-        """Return the state of other segments, given the texts that differ."""
+        """Return the state after a change: an index of these segments and assigned positions.
+
+        `added` and `removed` are the texts of the added and the removed chunks, by which the token
+        count is updated.
+        """
         n_tokens = self._n_tokens
         if n_tokens is not None:
             n_tokens += self.counter.count_all(added) - self.counter.count_all(removed)
@@ -314,9 +318,9 @@ class ChunkIndex(MutableIndex):
     ) -> ChunkIndex:
         """Return an index without some of the chunks and with other chunks inserted.
 
-        This index is not changed. Its positions and results equal those in a new index of the same
-        chunks. The cost depends on the chunks added and removed, and is some nanoseconds for each
-        other chunk. Vectors of an encoder are not copied.
+        This index is not changed. The returned index has the same positions and results as an index
+        that is built from its chunks. The cost depends on the chunks added and removed, and is some
+        nanoseconds for each other chunk. Vectors of an encoder are not copied.
 
         Args:
             removed: positions of chunks to leave out.
@@ -559,7 +563,7 @@ def _unpickled(content: bytes, counter: TokenCounter, encoder: TextEncoder | Non
 def opened(
     parts: Sequence[storage.SavedIndex], counter: TokenCounter, encoder: TextEncoder | None = None
 ) -> ChunkIndex:
-    """Return the index of saved files, with each chunk at its saved position."""
+    """Return one index of all chunks in several saved indexes, each chunk at its saved position."""
     index = ChunkIndex.__new__(ChunkIndex)
     segments = [
         part.segment if encoder is not None else evolve(part.segment, passages=None)

@@ -32,7 +32,7 @@ class GroupKeys:
 
     @classmethod
     def of(cls, key: str, chunks: Chunks) -> Self:
-        """Return the values of chunks.
+        """Return the value of each chunk under the metadata key `key`.
 
         Raises:
             InvalidRequestError: no chunk has the key.
@@ -47,12 +47,12 @@ class GroupKeys:
 
 @frozen
 class GroupHashes(FeatureSpec):
-    """The hash of each chunk's value under a metadata key, 0 without the key, as rows."""
+    """A feature spec: the hash of each chunk's value under a metadata key; 0 without the key."""
 
     key: str
 
     def extract(self, batch: ChunkBatch) -> FeatureRows:
-        """Return the hashes."""
+        """Return the hash of each chunk in the batch."""
         chunks = batch.segment.chunks
         chunk_ords = batch.chunk_ords.tolist()
         return FeatureRows([_hash(chunks.metadata_of(i), self.key) for i in chunk_ords])
@@ -69,16 +69,16 @@ def _hash(metadata: Metadata, key: str) -> int:
 
 @frozen(eq=False)
 class Groups:
-    """The first chunk of each value in a ranking."""
+    """The first chunk in a ranking for each value of a metadata key."""
 
     rows: Offsets  # rows of the ranking, ascending, shape (m,)
     n_others: Offsets  # number of other chunks with the same value, shape (m,)
 
 
 def first_of_each(hashes: Ids) -> Groups:
-    """Return the first chunk of each value, given hashes.
+    """Return the first chunk with each value, given the hash of each ranked chunk's value.
 
-    Every chunk with hash 0 counts as a value of its own.
+    Every chunk with hash 0, which means that it lacks the key, is in the result.
     """
     order = hashes.argsort(kind="stable")
     first, counts = runs(hashes[order])

@@ -30,12 +30,12 @@ from relevance_gen.types import Explanation, TermContribution
 
 @frozen(eq=False)
 class TermScores(FeatureSpec):
-    """The tf of T words of a query in a chunk and their parts of the cosine, shape (2 T, n)."""
+    """A feature spec: for T query words and n chunks tf and summand of the cosine, (2 T, n)."""
 
     terms: WeightedTerms
 
     def extract(self, batch: ChunkBatch) -> NumericFeatures:
-        """Return all tf, followed by all parts of the cosine."""
+        """Return T rows of tf, then T rows of summands of the cosine."""
         terms, n_words = self.terms, len(self.terms.query.terms)
         values = np.zeros((2 * n_words, batch.chunk_ords.size))
         denominators = batch.denominators.tolist()
@@ -51,7 +51,7 @@ class TermScores(FeatureSpec):
 
 @frozen(eq=False)
 class ViolatedOperators(FeatureSpec):
-    """The operators of a query that a chunk violates, as rows of tuples."""
+    """A feature spec: for each chunk a tuple of the operators of the query that it violates."""
 
     operators: tuple[QueryOperator, ...]
 
@@ -140,9 +140,9 @@ def _term_contributions(
 def _rerank_contributions(
     table: CandidateTable, rerank_stages: Sequence[RerankStage], row: int
 ) -> tuple[dict[str, Any], float]:
-    """Return what rerank stages contribute to the score of a chunk.
+    """Return the contributions of rerank stages to the score of the chunk in a row of the table.
 
-    In addition return the share of its lexical score that remains.
+    The second value is the share of the chunk's lexical score that remains in the final score.
     """
     scores = [float(before[row]) for before in (*table.scores_before, table.scores)]
     notes: dict[str, Any] = {}  # fields other than contributions

@@ -2,12 +2,12 @@
 
 Ranges are computed from the terms that the query's words match, and their idf. The weight of a word
 is its idf times the weight of its match, as a share of the idf of all words of the query, without
-stop words if any chunk has another word. The weight of a range is the sum of the weights of its
-distinct words, each at its best match; it is the span's score.
+stop words if another word of the query occurs in a chunk. The weight of a range is the sum of the
+weights of its distinct words, each at its best match; this weight is the span's score.
 
 * The passage is the window of 40 tokens with the greatest weight, trimmed to the first and the last
-  word that add to that weight; of equal ones the one whose words are closest together, then the
-  first.
+  word that add to that weight; of equal windows the window whose words are closest together, then
+  the first.
 * Words are found anywhere in the chunk. Overlapping words, such as n-grams, or identifiers and
   their parts, are one span.
 
@@ -50,7 +50,7 @@ _BATCH_WINDOWS: Final = 1 << 16
 
 @frozen(eq=False)
 class _Matches:
-    """Tokens of joined texts that match the query, in reading order."""
+    """The H tokens in several joined texts that match the query, in reading order."""
 
     token: (
         Offsets  # index of the token, with gaps between texts that no window can bridge, shape (H,)
@@ -64,7 +64,7 @@ class _Matches:
 
 @frozen(eq=False)
 class _Ranges:
-    """Ranges of joined texts."""
+    """R character ranges in several joined texts."""
 
     text: Offsets  # index of the text, shape (R,)
     start: Offsets  # first code point in the joined texts, shape (R,)
@@ -109,7 +109,10 @@ def highlight(texts: Sequence[str], terms: WeightedTerms) -> list[tuple[Span, ..
 
 
 def _append_spans(spans_of_text: list[list[Span]], ranges: _Ranges, first_chars: Offsets) -> None:
-    """Append ranges to the spans of their texts, which begin at `first_chars`."""
+    """Convert ranges of joined texts to spans, and append each to the list of its text.
+
+    `first_chars` is the start of each text in the joined texts.
+    """
     offsets = first_chars[ranges.text]
     starts = (ranges.start - offsets).tolist()
     ends = (ranges.end - offsets).tolist()
@@ -159,7 +162,7 @@ def _find_matches(text: str, first_chars: Offsets, terms: WeightedTerms) -> _Mat
 
 
 def _find_tokens(ids: Ids, tokens: Occurrences) -> tuple[Offsets, Offsets]:
-    """Return the tokens that have any of the given ids: the index of each token, and of its id."""
+    """Return the indices of the tokens with any of these ids, and for each the index of its id."""
     index = find(ids, tokens.ids)
     selected: Offsets = np.flatnonzero(index >= 0)
     return index[selected], selected
@@ -181,9 +184,9 @@ def _best_passages(matches: _Matches) -> _Ranges:
 
 
 def _weigh_windows(matches: _Matches) -> tuple[Offsets, Offsets]:
-    """Return for the window that begins at each match its weight.
+    """Return the weight of the window that begins at each match.
 
-    In addition return the index of the last match that adds to it.
+    The second value is the index of the last match in the window that adds to its weight.
     """
     n = matches.token.size
     window_end = np.searchsorted(matches.token, matches.token + WINDOW)

@@ -41,8 +41,8 @@ class LocalSegments:
     Args:
         segments: the segments.
         weighting: the weighting of terms.
-        before: the segments before a change; the cached postings of segments that are unchanged are
-            used further.
+        before: the segments before a change, from which the cached postings of unchanged segments
+            are reused.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class LocalSegments:
     def of_scorers(
         cls, scorers: Sequence[SegmentScorer], weighting: Weighting, statistics: Statistics
     ) -> LocalSegments:
-        """Return a part of the segments of an index.
+        """Return a search port for a subset of the segments of an index.
 
-        `scorers` are those of the part, and the statistics those of all segments.
+        `scorers` has the scorers of the subset; `statistics` is for all segments together.
         """
         part = cls((), weighting)
         part.segments = tuple(scorer.segment for scorer in scorers)
@@ -85,7 +85,7 @@ class LocalSegments:
 
     @property
     def n_terms(self) -> int:
-        """Number of distinct terms that any chunk has."""
+        """Number of distinct terms of all chunks."""
         ids = []
         for segment in self.segments:
             postings = segment.postings
@@ -165,7 +165,7 @@ class LocalSegments:
         return merge_extracted(parts)
 
     def inventory(self, request: InventoryRequest) -> Inventory:
-        """Return facts of the stored chunks that depend on no query."""
+        """Return facts about the stored chunks, such as their positions and metadata keys."""
         raise_if_cancelled()
         return Inventory.merge([scorer.inventory(request) for scorer in self.scorers], request)
 

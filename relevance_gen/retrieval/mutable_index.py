@@ -44,9 +44,9 @@ class MutableIndex(BaseIndex):
 
     @abstractmethod
     def _read(self, work: Callable[[int, Segments], T]) -> T:
-        """Return the result of a function of the number of assigned positions and the segments.
+        """Call `work` with the number of assigned positions and the segments; return its result.
 
-        Both belong to one state of the index.
+        Both arguments are from one state of the index.
         """
 
     @abstractmethod
@@ -61,7 +61,7 @@ class MutableIndex(BaseIndex):
         """Remove the chunks at the positions that a function finds; return their number."""
 
     def _with_own_models(self, models: SearchModels) -> SearchModels:
-        """Return the models of a search of this index, given the models that the caller names."""
+        """Return the caller's models; the index's own models replace models that are None."""
         return models
 
     def explain_one(

@@ -78,9 +78,9 @@ class SearchParams:
         fill: after the results, return chunks that share nothing with the query, up to `top_n`,
             with score 0: first neighbors of the best results, then the others in their order.
             They must pass `where` and the operators of the query.
-        neighbors: let the chunks before and after a chunk, in the order of the chunks, lend it
-            score, for chunks that form a running text: 1 the chunks next to it, 2 also the chunks
-            after these, 0 none. A chunk that shares no word with the query can be a result.
+        neighbors: for chunks that form a running text: add to a chunk's score a share of the scores
+            of the chunks before and after it, at a distance of at most this number of positions,
+            0 to 2; 0 adds none. A chunk that shares no word with the query can be a result.
         spans: return in each result the character ranges that match the query.
         num_candidates: number of chunks, the best by lexical score, that an encoder scores; None
             scores every chunk, and finds chunks that share no word with the query; 0 disables the
@@ -243,9 +243,9 @@ class SearchModels:
     def rerank_stages(
         self, params: SearchParams, between: Sequence[RerankStage] = ()
     ) -> tuple[RerankStage, ...]:
-        """Return the stages of the models for one search.
+        """Return the rerank stages of one search.
 
-        Neighbors are first, then the encoder, stages in between, and the reranker.
+        Their order is: neighbors, encoder, the stages `between`, reranker.
 
         Raises:
             InvalidRequestError: an option requests that a model scores every chunk, and the model

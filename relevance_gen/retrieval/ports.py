@@ -82,7 +82,7 @@ class Segments(Protocol):
         """
 
     def inventory(self, request: InventoryRequest) -> Inventory:
-        """Return facts of the stored chunks that depend on no query."""
+        """Return facts about the stored chunks, such as their positions and metadata keys."""
 
 
 # ── Terms ─────────────────────────────────────────────────────────────────────────────────────────
@@ -104,7 +104,7 @@ class MatchRequest:
 
 @frozen(eq=False)
 class MatchResponse:
-    """The terms that segments have."""
+    """The terms of segments that match the words of a `MatchRequest`."""
 
     matches: tuple[TermMatch, ...] = ()
     """For each of `MatchRequest.terms`: the terms that it matches, and the number of chunks with
@@ -117,7 +117,7 @@ class MatchResponse:
 
     @classmethod
     def merge(cls, parts: Sequence[MatchResponse], request: MatchRequest) -> MatchResponse:
-        """Return the response of several segments together, of none too."""
+        """Return the response of several segments together; `parts` may be empty."""
         if len(parts) == 1:
             return parts[0]
         matches = []
@@ -142,9 +142,9 @@ class MatchResponse:
 class CandidateRequest:
     """A request for the chunks with the highest lexical scores.
 
-    Features of `features` are extracted from the chunks at the `best_rows` for `n_features`, so
-    that most queries need no further request. A spec is skipped, and its features are None, if
-    these chunks are more than its `FeatureSpec.max_chunks`.
+    The `features` are extracted from the best `n_features` chunks overall and the best `n_features`
+    that pass the filter (see `best_rows`), so that most queries need no further request. If there
+    are more of these chunks than a spec's `FeatureSpec.max_chunks`, its features are None.
     """
 
     terms: WeightedTerms
@@ -181,7 +181,7 @@ class Candidates:
     def merge(cls, parts: Sequence[Candidates], request: CandidateRequest) -> Candidates:
         """Return the candidates of several segments together.
 
-        Features are merged where any part has them.
+        The features of a spec are merged if any part has them.
         """
         if len(parts) == 1:
             return parts[0]
@@ -221,7 +221,7 @@ class InventoryRequest:
     """Facts to return of the stored chunks; other facts are not computed."""
 
     with_positions: bool = False
-    """Return the positions of all chunks, or of all that pass `filter`."""
+    """Whether to return the positions of all chunks, or of all that pass `filter`."""
     filter: Filter | None = None
     occupied: Offsets | None = None
     """Positions for which to return whether a chunk is stored there."""
@@ -232,7 +232,7 @@ class InventoryRequest:
 
 @frozen(eq=False)
 class Inventory:
-    """Facts of the stored chunks that depend on no query."""
+    """Facts about the stored chunks, which do not depend on a query."""
 
     n_chunks: int
     """Number of chunks in the segments that responded."""
@@ -275,8 +275,8 @@ def merge_extracted(
     """Merge the features that several segments extracted for one request.
 
     Args:
-        parts: for each segment with any of the chunks the rows of the request that it has, and
-            their features.
+        parts: for each segment that has any of the chunks: the rows of the request whose chunks it
+            has, and the features of these chunks.
 
     Returns:
         The rows of the request that any segment has, ascending, and the features in that order.

@@ -145,7 +145,7 @@ def chunks_by_index(
 ) -> Chunk | list[Chunk]:
     """Return the chunk at a position, or the chunks in a slice of positions.
 
-    See `relevance_gen.ChunkIndex`.
+    The position and the errors are as for `MutableIndex.__getitem__`.
     """
     if isinstance(position, slice):
         positions = np.arange(n_positions)[position]

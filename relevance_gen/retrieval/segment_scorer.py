@@ -73,7 +73,7 @@ class SegmentScorer:
         segment: the segment.
         weighting: the weighting of terms.
         statistics: the statistics of all segments together.
-        postings_cache: postings of recent terms, of an earlier scorer of the same postings.
+        postings_cache: the cache of an earlier scorer of the same postings, to be reused.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class SegmentScorer:
     # ── Terms ─────────────────────────────────────────────────────────────────────────────────────
 
     def match_terms(self, request: MatchRequest) -> MatchResponse:
-        """Return the terms of this segment that words match."""
+        """Return the terms of this segment that the words of a request match."""
         near_terms = tuple(map(self._near_terms, request.misspelled))
         spellings = self._spellings(request.term_ids) if request.term_ids else {}
         return MatchResponse(self._match(request.terms), near_terms, spellings)
@@ -133,7 +133,10 @@ class SegmentScorer:
         return tuple(matches)
 
     def _match_exactly(self, term_ids: list[int]) -> dict[int, TermMatch]:
-        """Match terms without inflections, mostly stop words, without reading their postings."""
+        """Return for each term id the match with the same term, without inflections, and its df.
+
+        Most of these terms are stop words. Their postings are not read.
+        """
         matches = self._exact_cache.get_all(term_ids)
         if len(matches) == len(term_ids):
             return matches
@@ -162,7 +165,7 @@ class SegmentScorer:
         return counts
 
     def _spellings(self, term_ids: Sequence[int]) -> dict[int, str]:
-        """Return the spellings of those terms that the segment has."""
+        """Return the spellings by id of the terms that occur in the segment."""
         lexicon = self.segment.postings.lexicon
         ids = np.array(term_ids, np.uint64)
         term_ords = lexicon.find(ids)
@@ -362,10 +365,7 @@ class SegmentScorer:
     # ── Features and inventory ────────────────────────────────────────────────────────────────────
 
     def extract_features(self, request: FeatureRequest) -> tuple[Offsets, tuple[Any, ...]]:
-        """Return the rows of the request whose chunks are in this segment.
-
-        In addition return the features of these chunks.
-        """
+        """Return the rows of the request whose chunks are in this segment, and their features."""
         chunk_ords = self.segment.find(request.positions)
         rows: Offsets = (chunk_ords >= 0).nonzero()[0]
         if not rows.size:
@@ -393,7 +393,7 @@ class SegmentScorer:
         return tuple(features)
 
     def inventory(self, request: InventoryRequest) -> Inventory:
-        """Return facts of the chunks of this segment."""
+        """Return the requested facts about the chunks of this segment."""
         segment, live = self.segment, self.segment.live
         inventory: dict[str, Any] = {}
         if request.with_positions:

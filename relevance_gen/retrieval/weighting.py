@@ -1,7 +1,7 @@
 r"""The weighting of terms, and the length normalization of chunks.
 
-Terms are weighted in a chunk and in the query. Both weightings are cosines of TF-IDF vectors, with
-N chunks, df(t) of which have term t:
+Terms are weighted in a chunk and in the query. Both weightings, ``pivoted`` and ``cosine``, are
+cosines of TF-IDF vectors. N is the number of chunks, df(t) the number of chunks with term t.
 
 ``pivoted`` (the default) ranks best:
 
@@ -27,7 +27,7 @@ implementation: for equal terms its scores equal those of ``TfidfVectorizer(subl
     w(t, d) = (1 + ln tf) · idf(t)       idf(t) = 1 + ln((1 + N) / (1 + df))
     cosine(q, d) = Σ_t w(t, q) w(t, d) / (‖w(·, q)‖₂ ‖w(·, d)‖₂)
 
-As in scikit-learn, query terms that all chunks lack are left out.
+As in scikit-learn, query terms that occur in no chunk are left out.
 Source: Manning, Raghavan, Schütze, "Introduction to Information Retrieval", section 6.4.
 """
 
@@ -69,7 +69,7 @@ _MAX_CONTENT_WORDS: Final = 3
 
 @frozen
 class OwnTerm:
-    """A word of the query as a term of the query matched against itself."""
+    """A word of the query, as used to match the query against itself."""
 
     weight: float  # weight of the word in the query, including idf
     saturated_tf: float  # `saturate_scalar` of its number of occurrences
@@ -110,9 +110,9 @@ class Weighting:
     ) -> WeightedQuery:
         """Weight the terms of a query by all chunks' statistics, and create its scoring stages.
 
-        Words of the query that all chunks lack, except stop words, lower all scores by one factor:
-        the score of the rest of the query matched against itself, divided by that of the whole
-        query.
+        Words of the query that occur in no chunk, except stop words, lower all scores by a factor:
+        the score of the other words matched against themselves, divided by the score of the whole
+        query matched against itself.
         """
         matches, df, qtf = [], [], []
         for term, term_match in zip(query.terms, term_matches, strict=True):
@@ -152,7 +152,7 @@ class Weighting:
         reference = _self_score(own, stages)
         known_share = 1.0
         if unknown_idf:
-            # The whole query matched against itself: with the words that all chunks lack, except
+            # The whole query matched against itself: with the words that occur in no chunk, except
             # words without weight.
             is_weighted, weighted_terms = [], []
             for own_term, n_chunks, term_idf in zip(own_terms, df, idf, strict=True):
@@ -175,9 +175,9 @@ def _self_score(own: SelfMatch, stages: Sequence[Stage]) -> float:
 
 
 def _ids_of_tokens(query: Query, is_selected: Sequence[float]) -> Ids:
-    """Return the ids of the tokens of selected words, ascending.
+    """Return the term ids of the query tokens whose words are selected, ascending.
 
-    Tokens beyond the words of the query are included.
+    Tokens whose words are beyond the first `MAX_TERMS` words of the query are included.
     """
     if all(is_selected):
         return np.sort(query.ids)
@@ -226,7 +226,8 @@ def _idf_of_content(
 ) -> tuple[float, ...]:
     """Return ``ln(1 + N / df)`` of each term of a query.
 
-    That of stop words is reduced by the number of content words that any chunk has.
+    The idf of a stop word is reduced as in the module's formula, by the number of other words of
+    the query that occur in a chunk.
     """
     n_content = 0
     for term, n in zip(terms, df, strict=True):
@@ -282,7 +283,7 @@ PIVOTED: Final = Weighting(
 def _idf_as_scikit_learn(
     df: Sequence[int], terms: Sequence[QueryTerm], n_chunks: int
 ) -> tuple[float, ...]:
-    """Return scikit-learn's smoothed idf; 0 for a term that all chunks lack."""
+    """Return scikit-learn's smoothed idf of each term; 0 for a term that occurs in no chunk."""
     del terms
     counts = np.array(df, np.int64)
     idf = formulas.smoothed_idf(counts, n_chunks)

@@ -195,9 +195,13 @@ def _policy(name: str) -> str:
 
 
 def _sources(name: str, tag: bytes) -> str:
-    """Return the allowed sources of the elements `tag` of a page.
+    """Return the sources that the Content-Security-Policy of a page allows for an element type.
 
-    The sources are the hashes of the page's inline elements; without inline elements, this server.
+    These are the SHA-256 hashes of the page's inline elements; ``'self'`` if the page has none.
+
+    Args:
+        name: file name of the page.
+        tag: the element type, ``b"script"`` or ``b"style"``.
     """
     hashes = []
     for content in re.findall(b"<%s>(.*?)</" % tag, _content(name), re.DOTALL):

@@ -26,8 +26,8 @@ class SelectedSentence:
         start: position of its first character in the chunk's text, in code points.
         end: position after its last character.
         text: its text, verbatim.
-        num_omitted_before: number of sentences omitted between the preceding selected sentence, or
-            the first sentence of all, and this sentence.
+        num_omitted_before: number of sentences, of all chunks, omitted between the preceding
+            selected sentence and this sentence; for the first selected sentence, before it.
     """
 
     original_index: int
@@ -57,7 +57,7 @@ class CompressionResponse(CompressionResponseDisplay, Sequence[SelectedSentence]
     num_context_tokens: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts and lists, as the server answers."""
+        """Return the response as plain dicts and lists, with the content of the server's JSON."""
         return asdict(self) | {"sentences": [asdict(sentence) for sentence in self.sentences]}
 
     def __len__(self) -> int:

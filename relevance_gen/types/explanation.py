@@ -17,10 +17,10 @@ class TermContribution:
         term: the query word, normalized.
         matches: the words of the chunks that match the term, normalized; from all chunks.
         tf: occurrences in the chunk; an inexact match counts less than 1.
-        df: number of chunks that contain it.
-        idf: its inverse document frequency; reduced for a stop word, and 0 for a word that is
-            ignored.
-        contribution: its contribution to the score.
+        df: number of chunks that contain the term.
+        idf: inverse document frequency of the term; reduced for a stop word, and 0 for a word that
+            is ignored.
+        contribution: the summand of the chunk's score that the term contributes.
     """
 
     term: str

@@ -34,9 +34,9 @@ _CONSTRAINTS = ("json_schema", "regex", "grammar", "choice")
 def _mutually_exclusive(
     request: GenerationRequest, attribute: Attribute[Any], value: object
 ) -> None:
-    """Refuse a second field that constrains the output.
+    """Validate a field that constrains the output: no earlier such field may have a value.
 
-    The attrs library runs validators in field order.
+    Later fields are not set yet, because attrs sets and validates fields in their order.
     """
     if value is None:
         return
@@ -211,7 +211,7 @@ class ContentPart:
     id: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields that a part of its kind has."""
+        """Return a dict of the fields that apply to this kind of part."""
         if self.kind != "tool_call":
             return {"kind": self.kind, "text": self.text}
         return {
@@ -270,7 +270,7 @@ class Completion:
         return tuple(part for part in self.parts or () if part.kind == "tool_call")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as the server writes them.
+        """Return a dict of the fields, with the content of the server's JSON.
 
         Fields that were not requested are absent.
         """
@@ -287,7 +287,7 @@ class Completion:
 
 
 def _set_fields(response: Completion | GenerationResponse) -> dict[str, Any]:
-    """Return the fields other than None, with lists for tuples."""
+    """Return the fields that are not None by name; tuples are converted to lists."""
     plain = {}
     for name in fields_dict(type(response)):
         value = getattr(response, name)
@@ -331,9 +331,10 @@ class GenerationResponse(GenerationResponseDisplay, PydanticSerializable):
         prompt_logprobs: the natural log probability of each of the ``prompt_tokens`` tokens, given
             the tokens before it, and so ``None`` for the first; at least −9,999. ``None`` unless
             ``prompt_logprobs``.
-        token_texts: the bytes of its tokens; ``None`` unless requested from the runner.
+        token_texts: the bytes of the tokens of prompt and samples; ``None`` unless requested from
+            the runner.
         reused_tokens: how many of the ``prompt_tokens`` came from the prefix cache; only the JSON
-            of some adapters contains it.
+            of some adapters contains this number.
     """
 
     created: float
@@ -347,7 +348,7 @@ class GenerationResponse(GenerationResponseDisplay, PydanticSerializable):
     reused_tokens: int = field(default=0, eq=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts and lists, as the server answers, with the requested fields only."""
+        """Return the response as plain dicts and lists, with the requested fields only."""
         plain = _set_fields(self)
         plain.pop("token_texts", None)
         plain.pop("reused_tokens")

@@ -19,7 +19,7 @@ WeightingName: TypeAlias = Literal["pivoted", "cosine"]
 """Term weighting: ``"pivoted"`` normalization for retrieval, or ``"cosine"``, the textbook
 TF-IDF."""
 Syntax: TypeAlias = Literal["plain", "operators"]
-"""Whether quotes and signs of a query are text, or operators that require or exclude terms."""
+"""Whether quotes, + and - in a query are text, or operators that require or exclude terms."""
 
 
 @with_signature
@@ -144,7 +144,11 @@ SearchResult.__dataclass_fields__ = dataclass_fields(SearchResult)
 
 
 class _LazyTokenCounts:
-    """A mixin for a class whose tokens are counted when the counts are first read."""
+    """A mixin with two token counts, each of which is computed when it is first read.
+
+    The counts are `num_query_tokens` and `num_context_tokens`; `_counts` holds the functions that
+    compute them.
+    """
 
     __slots__ = ("_counts",)
     _counts: dict[str, Callable[[], int]]
@@ -253,7 +257,7 @@ class SearchResponse(SearchResponseDisplay, PydanticSerializable, Sequence[Searc
         return evolve(self, results=results)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts and lists, as the server answers.
+        """Return the response as plain dicts and lists, with the content of the server's JSON.
 
         Values in metadata are not copied.
         """

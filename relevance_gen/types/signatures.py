@@ -11,7 +11,10 @@ T = TypeVar("T")
 
 
 def with_signature(cls: type[T]) -> type[T]:
-    """Add to a signature what attrs omits: types of converted fields, and factory defaults."""
+    """Set and return the class with a signature that includes all field types and defaults.
+
+    attrs itself omits the types of converted fields, and the values of factory defaults.
+    """
     parameters = []
     for attribute in fields(cls):  # type: ignore[arg-type]
         default = attribute.default

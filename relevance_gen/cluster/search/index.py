@@ -566,10 +566,11 @@ class ClusterIndex(MutableIndex):
             self._pool, self._collection = searcher_pool(), None
 
     def _current(self) -> RemoteSegments:
-        """Return the known version if it is recent, otherwise the newest version.
+        """Return the segments of the newest version; they are cached for `_MAX_AGE_S`.
 
-        The known version is recent for `_MAX_AGE_S`. If the store does not answer within
-        `_MAX_REFRESH_S`, or fails, the known version is returned.
+        After that time the version is read from the store again. If the store fails, or does not
+        answer within `_MAX_REFRESH_S`, the cached segments are returned. The first call has no
+        cached segments: it waits for the store and raises the errors of the store.
 
         Raises:
             IndexFormatError: the index is missing or damaged.

@@ -24,7 +24,7 @@ Where: TypeAlias = "Mapping[str, Any] | Callable[[Metadata], bool] | Sequence[in
 position.
 
 A mapping is the server's ``where``: for each of its keys the chunk's metadata must have the value,
-or any value of a list, a set or a range. ``{"gte": 2020, "lt": 2024}`` stands for all numbers
+or any value of a list, a set or a range. ``{"gte": 2020, "lt": 2024}`` allows all numbers
 within these bounds. If the chunk's value is a list, a single matching item is sufficient."""
 
 _ALLOWED: Final = (
@@ -72,7 +72,7 @@ class Filter:
     def allowed(self, segment: Segment, *, by_prefix: bool) -> Flags:
         """Return which chunks of a segment pass, shape (N,).
 
-        `by_prefix` is that of `find_inflections`.
+        `by_prefix`: whether words in Latin letters match by prefix, as in `find_inflections`.
         """
         flags = self.flags(segment.positions, segment.chunks)
         if not self.operators:
@@ -124,7 +124,7 @@ def check_keys(
 
 
 def mask_of(where: Mapping[str, Any], chunks: Chunks) -> Flags:
-    """Return which chunks have some metadata, shape (N,): a mask that replaces `where`."""
+    """Return which chunks pass a filter of metadata, shape (N,): a mask to use as `where`."""
     n = len(chunks.texts)
     return Filter.read(where, n).flags(np.arange(n), chunks)
 
@@ -139,9 +139,10 @@ def _has_values(metadata: Metadata, allowed: Mapping[str, _AllowedValues]) -> bo
 
 @frozen(eq=False)
 class _AllowedValues:
-    """The values that a filter allows under one key.
+    """The values that a filter allows under one metadata key.
 
-    A value is found in the time that it takes to read it.
+    `has` looks a value of a JSON type up in a hash set, in a time that does not depend on the
+    number of allowed values.
     """
 
     values: Sequence[Any]
@@ -151,7 +152,7 @@ class _AllowedValues:
 
     @classmethod
     def read(cls, name: str, value: Any) -> Self:
-        """Validate the value of a filter under the key `name`."""
+        """Validate a filter's value, or list of values, under the key `name`, and return them."""
         value = as_list(value)
         if callable(value):
             remedy = "a callable takes a chunk's whole metadata"
@@ -238,9 +239,8 @@ class _Bounds:
 def comparison_key(value: Any) -> str | None:
     """Return a string that is the same for equal values of JSON types, and None for others.
 
-    Comparing a value with each of many values takes the product of their sizes; so does a set of
-    the values if an attacker chooses numbers with the same hash. An attacker cannot choose strings
-    with the same hash.
+    A filter stores these strings in a hash set. A set of the values themselves would be slow if an
+    attacker chose numbers with equal hashes; hashes of strings are randomized.
     """
     if isinstance(value, bool):
         return str(value)

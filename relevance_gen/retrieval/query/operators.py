@@ -44,17 +44,17 @@ from relevance_gen.text.tokenization import Occurrences, tokenize
 MAX_WORDS: Final = 64
 """Maximum number of words in all operators of a query; bounds the work for each chunk."""
 _PIECE_MEMORY_DIVISOR: Final = 8
-"""A text that is tokenized in pieces needs this times less memory for a character than a block of
-texts."""
+"""Memory for a character of a block of texts, divided by that of a text tokenized in pieces."""
 _OPERATOR: Final = (
     rf"(?:(?<![^\s(])(?P<before>[-+])|(?<!\w)|(?<=[{PAIRED}{TRIPLED}]))[\"“„«](?P<phrase>[^\"“”„«»]+)[\"”“»]"
     r"|(?<![^\s(])(?P<sign>[-+])(?!(?<=-)[A-Za-z](?![^\s\"()]))(?P<word>[^\W\d_][^\s\"()]*)"
 )
-"""Compiled by `re` on first use, which takes milliseconds."""
+"""Matches an operator. A string: `re` compiles it on first use, which takes milliseconds."""
 _PREFIX: Final = r"(?<![^\s(+-])(?P<prefix>\w{3,})\*(?![^\s),.;:!?])"
 _MIN_PREFIX_BYTES: Final = 3
 _MIN_OTHER_PREFIX_BYTES: Final = 6
-"""Minimum bytes of a prefix in Latin and other letters: words that share them share a bucket."""
+"""Minimum bytes of a prefix in Latin letters (3) and in other letters (6): all words with the same
+bytes at their beginning are in the same bucket of the dictionary."""
 
 
 @frozen(eq=False)
@@ -92,7 +92,8 @@ def satisfying(
 ) -> Flags:
     """Return which of the chunks `among` satisfy all operators, shape (N,).
 
-    Texts are tokenized once for all phrases. `by_prefix` is that of `find_inflections`.
+    Texts are tokenized once for all phrases. `by_prefix`: whether words in Latin letters match by
+    prefix, as in `find_inflections`.
     """
     phrases = []
     has_any_phrase = np.zeros(segment.size, bool)

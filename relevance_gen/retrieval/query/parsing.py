@@ -63,7 +63,7 @@ class QueryTerm:
     is_prefix: bool = False  # whether it matches all words that begin with it; then `inflected`
 
     def as_question_word(self) -> QueryTerm:
-        """Return the term as a question word."""
+        """Return the term marked as a question word: a stop word without inflections."""
         return QueryTerm(
             word=self.word,
             term_id=self.term_id,
@@ -83,7 +83,7 @@ class Query:
     ids: Ids  # term ids of its tokens, in reading order, shape (T,)
     terms: tuple[QueryTerm, ...]  # distinct, by first occurrence; at most `MAX_TERMS`
     order: npt.NDArray[np.int16]  # index of each token's term, -1 for none, shape (T,)
-    is_correctable: bool = True  # whether words that all chunks lack may be corrected
+    is_correctable: bool = True  # whether words that occur in no chunk may be corrected
     corrections: Mapping[str, str] = field(factory=dict)  # original words with their corrections
     prefixes: tuple[str, ...] = ()  # words of the terms that are prefixes
 
@@ -98,9 +98,10 @@ class Query:
         return flags
 
     def unknown(self, matches: Sequence[TermMatch]) -> list[str]:
-        """Return the words that all chunks lack, except stop words, if they may be corrected.
+        """Return the words that occur in no chunk, except stop words; none if not correctable.
 
-        The matching terms of each query term are given.
+        Args:
+            matches: for each term of the query the terms that it matches, with df.
         """
         if not self.is_correctable or self.order.size > _MAX_LISTED_TOKENS:
             return []
@@ -111,7 +112,7 @@ class Query:
         return words
 
     def misspelled(self, unknown: Sequence[str]) -> tuple[str, ...]:
-        """Return those of the unknown words that can be misspelled."""
+        """Return the unknown words to correct: long words of letters, at most 8."""
         words = []
         for word in unknown:
             if len(word) >= _MIN_CORRECTED_LETTERS and can_inflect(word):
@@ -200,7 +201,7 @@ def _tokenize(text: str, inflects: bool) -> Query:
 
 
 def _ascii_spellings(text: str) -> list[str]:
-    """Return the words of an ASCII text as `tokenize`, each identifier before its parts."""
+    """Return the words of an ASCII text in lowercase, as `tokenize`; parts follow an identifier."""
     if not _IDENTIFIER.search(text):
         return _PLAIN_WORD.findall(text.lower())
     spellings = []

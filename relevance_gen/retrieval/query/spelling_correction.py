@@ -1,12 +1,13 @@
-"""Correct words of a query that all chunks lack.
+"""Correct words of a query that occur in no chunk.
 
 A correction is a word of a chunk at edit distance 1. A word of seven letters or more is replaced by
-the chunks' most frequent word, of equal ones the first in alphabetical order, that has its first
-letter, and from which it differs by one letter inserted, deleted or changed, or by two adjacent
-letters swapped. A word that occurs in a chunk, in any of its inflections, is never replaced.
-Identifiers and their parts, scripts without spaces and words with digits are left unchanged, and so
-are queries with operators and queries of more than 64 words. The corrected query is processed as if
-it had been written so. Source: the rule is ours, measured in docs/measurements.md.
+the most frequent word of the chunks that has the same first letter, and differs by one letter
+inserted, deleted or changed, or by two adjacent letters swapped; of equally frequent words by the
+first in alphabetical order. A word that occurs in a chunk, in any of its inflections, is never
+replaced. Identifiers and their parts, scripts without spaces and words with digits are left
+unchanged, and so are queries with operators and queries of more than 64 words. The corrected query
+is processed as if the user had typed it. Source: the rule is ours, measured in
+docs/measurements.md.
 """
 
 from __future__ import annotations

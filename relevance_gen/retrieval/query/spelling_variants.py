@@ -1,18 +1,20 @@
-"""Find other spellings of words of a query that all chunks lack.
+"""Find other spellings of words of a query that occur in no chunk.
 
-A word of ASCII letters and digits that no chunk has, in any inflection, has these variants. Of
-those whose words chunks have, the variant is used whose rarest word is in most chunks:
+If neither a word of ASCII letters and digits nor an inflection of it occurs in a chunk, it has the
+following variants. The search uses a variant whose words occur in chunks; if there are several, the
+variant whose rarest word occurs in the most chunks:
 
-* letters and digits separated: ``FY2022`` → ``FY 2022``, ``10K`` → ``10 K``;
+* letters and digits separated: ``FY2022`` → ``FY 2022``, ``10K`` → ``10 K``; either part in a
+  chunk is sufficient;
 * a number with thousands separators: ``3164`` → ``3 164``;
 * an acronym in the other number: ``VMs`` → ``VM``, ``GPU`` → ``GPUs``;
 * a prefix of one letter separated: ``email`` → ``e mail``;
 * a word of seven letters or more as two words of three letters or more, without stop words:
   ``dataset`` → ``data set``.
 
-Words joined by ``-``, ``.`` or ``,`` of which no chunk has one become a single word: ``U.S.`` →
-``US``, ``GPT-4`` → ``GPT4``. The search then runs as if the query had been written so. Source: the
-rules are ours.
+Words joined by ``-``, ``.`` or ``,`` become a single word if any of them is in no chunk: ``U.S.``
+→ ``US``, ``GPT-4`` → ``GPT4``. The search then runs as if the user had typed the variant. Source:
+the rules are ours.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from attrs import frozen
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 
 _MAX_VARIED_RUNS: Final = 8
-"""Maximum number of places of a query that get variants; bounds the work."""
+"""Maximum number of words, or runs of joined words, of a query that get variants; bounds the
+work."""
 _MIN_COMPOUND_LETTERS: Final = 7
 _MIN_PART_LETTERS: Final = 3
 _MAX_COMPOUND_LETTERS: Final = 24
@@ -59,7 +62,10 @@ class Variants:
     needs_all: bool = True
 
     def choose(self, df_of: Callable[[str], int]) -> str | None:
-        """Return the best variant whose words chunks have, of equal ones the first; None for none.
+        """Return the variant with the highest df, the first of equals; None if every df is 0.
+
+        The df of a variant is that of its rarest word if `needs_all`, otherwise that of its most
+        frequent word.
 
         Args:
             df_of: returns the number of chunks that have a word.
@@ -78,7 +84,7 @@ def find_variants(text: str, unknown: Sequence[str]) -> list[Variants]:
 
     Args:
         text: the query.
-        unknown: its normalized words that all chunks lack.
+        unknown: its normalized words that occur in no chunk.
     """
     found = []
     for run in _RUN.finditer(text):

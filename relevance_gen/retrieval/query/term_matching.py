@@ -19,7 +19,8 @@ beginning.
 * A word has at most 1,024 inflections in all chunks: if more words are similar, they are
   artificial, and the word matches only itself.
 * A prefix (``bridg*``) matches all words that begin with it, at most 1,024, with weight 1.
-* Of a query with more than 256 distinct words, the others match only themselves.
+* Only the first 256 distinct words of a query match inflections; its other words match only
+  themselves.
 * Numbers, identifiers, words of one or two letters, or of 64 bytes or more, and n-grams match only
   themselves.
 
@@ -69,7 +70,7 @@ class Match:
 
     @classmethod
     def union(cls, matches: Sequence[Match]) -> Match:
-        """Return the match in several segments together."""
+        """Return the union of a word's matches in several segments."""
         if len(matches) == 1:
             return matches[0]
         ids = concat([match.ids for match in matches], np.uint64)
@@ -80,7 +81,7 @@ class Match:
 
     @classmethod
     def in_full(cls, ids: Ids) -> Match:
-        """Return a match of terms with weight 1."""
+        """Return a match of the terms with these ids, each with weight 1."""
         weight = _ONES[: ids.size]
         if weight.size < ids.size:
             weight = np.ones(ids.size)
@@ -106,7 +107,7 @@ class TermMatch:
 
     @classmethod
     def union(cls, parts: Sequence[TermMatch]) -> TermMatch:
-        """Return the terms that the word matches in several segments together."""
+        """Return the union of a word's matches in several segments, and the sum of their df."""
         if len(parts) == 1:
             return parts[0]
         match = Match.union([part.match for part in parts])
@@ -138,21 +139,22 @@ class Inflections:
     weight: Floats | None = None  # weight of each; None if all are 1
 
     def take(self, selected: Offsets | Flags) -> Inflections:
-        """Return some of the terms."""
+        """Return the terms at the selected indices, or for which the selected flags are True."""
         weight = None if self.weight is None else self.weight[selected]
         return Inflections(self.term_ords[selected], weight)
 
     def match(self, lexicon: Lexicon) -> Match:
-        """Return the terms by their ids."""
+        """Return the same terms and weights as a `Match`, which has ids instead of ordinals."""
         ids = lexicon.ids.take(self.term_ords)
         return Match.in_full(ids) if self.weight is None else Match(ids, self.weight)
 
 
 def match_indices(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.uint8]:
-    """Return for each of V terms the match that contains it, of at most 255, counted from 1.
+    """Return for each of the V terms of a dictionary the number of the match that contains it.
 
-    A term that no match contains has 0. If several matches contain a term, the match with its
-    greatest weight is returned. Shape (V + 1,): the last element is for gaps between chunks, and 0.
+    Matches, at most 255, are numbered from 1; 0 is for a term that is in none of them. If several
+    matches contain a term, the number is that of the match that gives it the greatest weight. The
+    shape is (V + 1,): the last element, for gaps between chunks, is 0.
     """
     # In reversed order, so that of equal weights the first match is assigned last.
     matches = matches[::-1]
@@ -176,12 +178,16 @@ def match_indices(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.
 def live_inflections(
     postings: Postings, term_id: int, word: str, *, by_prefix: bool
 ) -> Inflections:
-    """Return the terms of `find_inflections` that any chunk has, at most `MAX_FORMS` + 1."""
+    """Return the first `MAX_FORMS` + 1 terms of `find_inflections` that occur in a chunk.
+
+    Terms that occur only in removed chunks are left out. The arguments are as for
+    `find_inflections`.
+    """
     return _live(postings, find_inflections(postings, term_id, word, by_prefix=by_prefix))
 
 
 def find_prefixed(postings: Postings, term_id: int, prefix: str) -> Inflections:
-    """Return the terms that begin with a prefix of at least three letters, and that any chunk has.
+    """Return the terms that begin with a prefix of at least three letters, and occur in a chunk.
 
     Args:
         postings: the postings of the segment.
@@ -193,7 +199,7 @@ def find_prefixed(postings: Postings, term_id: int, prefix: str) -> Inflections:
 
 
 def _live(postings: Postings, inflections: Inflections) -> Inflections:
-    """Return the terms that are in a chunk that was not removed, at most `MAX_FORMS` + 1."""
+    """Return the first `MAX_FORMS` + 1 terms that occur in a chunk that was not removed."""
     if postings.live is not None and inflections.term_ords.size:
         inflections = inflections.take(postings.df(inflections.term_ords) > 0)
     # One inflection too many is sufficient to detect a crowded word; more would only use memory.
@@ -203,7 +209,7 @@ def _live(postings: Postings, inflections: Inflections) -> Inflections:
 
 
 def inflections_among(postings: Postings, match: Match) -> Inflections:
-    """Return the terms of a match in several segments that a single segment has."""
+    """Return the terms of a match that occur in the chunks of one segment."""
     term_ords = postings.lexicon.find(match.ids)
     is_present = term_ords >= 0
     if postings.live is not None:
@@ -242,9 +248,9 @@ def find_inflections(
 
 
 def _find_ngrams(lexicon: Lexicon, word: str) -> Inflections:
-    """Return the n-grams that contain a word shorter than them, with their weights.
+    """Return the n-grams of a dictionary that contain a shorter word, with their weights.
 
-    The length of n-grams is that of the word's script.
+    n depends on the script of the word.
     """
     term_ords = lexicon.find_by_substring(word.encode())
     size = ngram_size(word)

@@ -37,9 +37,12 @@ of these."""
 
 
 def evidence(best_score: float, coverage: float, terms: WeightedTerms) -> float:
-    """Return x, at least 0, for the best score and the greatest window coverage of a result.
+    """Return x of the module's formula, at least 0.
 
-    Both are in [0, 1].
+    Args:
+        best_score: the best score, in [0, 1].
+        coverage: the greatest window coverage of a result, in [0, 1].
+        terms: the weighted terms of the query.
     """
     all_idf, known_idf = [], []
     for i in terms.subject:

@@ -223,9 +223,9 @@ class TermPrefixes(FeatureSpec):
 
 
 def merge_features(parts: Sequence[Any], rows: Sequence[Offsets]) -> Any:
-    """Return the features of several segments' chunks together, as `Features.merge`.
+    """Return the merged features of the chunks of several segments; None if any part is None.
 
-    The result is None if any part is None.
+    The arguments are as for `Features.merge`.
     """
     for part in parts:
         if part is None:

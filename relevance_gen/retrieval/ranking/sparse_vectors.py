@@ -66,9 +66,9 @@ class SparseVector:
 
     @classmethod
     def merge(cls, parts: Sequence[SparseVector], rows: Sequence[Offsets]) -> SparseVector:
-        """Return the vectors of several segments' chunks together.
+        """Return the vectors of the chunks of several segments together.
 
-        `rows` are their rows in the result.
+        `rows`: the rows in the result of each segment's chunks.
         """
         hashes = parts[0].hashes
         if any(part.hashes is not hashes for part in parts):
@@ -113,9 +113,9 @@ class SparseVector:
         )
 
     def _count(self, batch: slice, ends: Offsets) -> tuple[_Keys, Offsets]:
-        """Return the distinct keys of a batch of entries, ascending, and how often each occurs.
+        """Return the distinct keys of a batch of entries, ascending, and the count of each.
 
-        The entries of each chunk end at `ends`.
+        `ends`: the index after the last entry of each chunk.
         """
         has_few = self.hashes is not None and self.hashes.size <= _MAX_DIMENSIONS_32_BIT
         dtype: type[np.unsignedinteger[Any]] = np.uint32 if has_few else np.uint64
@@ -149,7 +149,7 @@ class Tally:
 
     n_chunks: int  # number of chunks, n
     hashes_of: Hashes | None  # hash of each dimension of the vectors; None if dimensions are hashes
-    dimensions: _Keys  # the distinct dimensions that any chunk has, ascending, shape (D,)
+    dimensions: _Keys  # the distinct dimensions that occur in a chunk, ascending, shape (D,)
     df: Offsets  # number of chunks that have each, shape (D,)
     dimension: (
         Offsets  # for each count the index of its dimension in `dimensions`, ascending, shape (P,)
@@ -163,9 +163,9 @@ class Tally:
         return _to_hashes(self.hashes_of, self.dimensions)
 
     def norms(self, weight: Floats) -> Floats:
-        """Return the Euclidean length of each chunk's weights, shape (n,).
+        """Return the Euclidean length of each chunk's vector of weights, shape (n,).
 
-        The weight of each count is given.
+        `weight`: the weight of each count, shape (P,).
         """
         return np.sqrt(np.bincount(self.chunk, weight * weight, self.n_chunks))
 
@@ -195,7 +195,7 @@ class Sample:
     def idf(self, tally: Tally) -> Floats:
         """Return ``ln(1 + S / max(df, 1))`` for each dimension of a tally, shape (D,).
 
-        df is that in the sample.
+        df is the number of chunks of the sample that have the dimension, S the size of the sample.
         """
         if tally.hashes_of is self.hashes:
             return sample_idf(self.size).take(self.df.take(tally.dimensions))

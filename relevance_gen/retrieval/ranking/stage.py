@@ -1,8 +1,8 @@
 """The base class of scoring stages, a weighted query, and a table of candidates.
 
-Stages work with both. A score is computed by a list of stages. Each stage takes some of the
-candidates, extracts features of them, and updates their scores. It declares these features as data:
-see `relevance_gen.retrieval.ranking.features`.
+A score is computed by a list of stages. Each stage selects candidates from the table, extracts
+features of them, and updates their scores. It declares these features as data: see
+`relevance_gen.retrieval.ranking.features`.
 
 To add a stage, write a file in `relevance_gen.retrieval.stages`, and add the fields that explain it
 to `relevance_gen.Explanation`.
@@ -44,22 +44,19 @@ class WeightedTerms:
     df: tuple[int, ...]  # number of chunks that have each
     idf: tuple[float, ...]  # inverse document frequency of each; 0 for a word without weight
     weights: tuple[float, ...]  # query weight of each, divided by the query's norm
-    norm: float  # Euclidean length of the query, of the words that any chunk has
-    token_ids: Ids  # ids of the query's tokens that any chunk has, ascending, shape (T,)
+    norm: float  # Euclidean length of the query, of its words that occur in a chunk
+    token_ids: Ids  # ids of the query's tokens that occur in a chunk, ascending, shape (T,)
     statistics: Statistics  # facts of all chunks, without arrays
 
     @property
     def rarest(self) -> list[int]:
-        """Indices of the at most `MAX_WORDS` words with weight in any chunk, by descending idf."""
+        """Indices of words with weight that occur in a chunk, rarest first, at most `MAX_WORDS`."""
         known = [i for i, n_chunks in enumerate(self.df) if n_chunks and self.idf[i]]
         return sorted(known, key=self.idf.__getitem__, reverse=True)[:MAX_WORDS]
 
     @property
     def subject(self) -> list[int]:
-        """Indices of the words with weight.
-
-        Stop words are left out if any chunk has another word.
-        """
+        """Indices of the words with weight, without stop words if another word is in a chunk."""
         weighted = [i for i, idf in enumerate(self.idf) if idf]
         content = [i for i in weighted if not self.query.terms[i].stop]
         for i in content:
@@ -69,7 +66,7 @@ class WeightedTerms:
 
     @property
     def has_stop_words_only(self) -> bool:
-        """Whether chunks have at most stop words of the query, though the query has other words."""
+        """Whether the query has words other than stop words, and none of them is in a chunk."""
         has_content_words = False
         for n_chunks, term in zip(self.df, self.query.terms, strict=True):
             if not term.stop:
@@ -85,7 +82,7 @@ class SelfMatch:
 
     cosine: float  # cosine of the query with itself as a chunk
     denominator: float  # the length normalization of that chunk, times the query's norm
-    unknown_idf: float  # sum of the idf of words that all chunks lack
+    unknown_idf: float  # sum of the idf of words that occur in no chunk
 
 
 class Stage(ABC):
@@ -117,9 +114,11 @@ class Stage(ABC):
         """Update the scores of a table, and store each chunk's addend in its columns."""
 
     def self_score(self, total: float, own: SelfMatch) -> float:
-        """Return the score of the query matched against itself after this stage.
+        """Return the score after this stage of the query matched against itself.
 
-        The argument is the score before this stage.
+        Args:
+            total: the score before this stage.
+            own: the values that normalize the score.
         """
         del own
         return total
@@ -129,10 +128,14 @@ class Stage(ABC):
         row: Mapping[str, float],
         score: float,
     ) -> dict[str, float]:
-        """Return the contributions to one chunk's score by the names of `parts`.
+        """Return the contribution of each of `parts` to one chunk's score.
 
-        The chunk's row of columns is given. Before normalization these are the summands; after it,
-        shares of the lexical `score`.
+        Contributions before normalization are summands; contributions after it are shares of the
+        lexical score.
+
+        Args:
+            row: the chunk's value in each column of the table.
+            score: the chunk's lexical score.
         """
         del score
         return {part: row[part] for part in self.parts}
@@ -257,7 +260,8 @@ class CandidateTable:
     def extract(self, spec: FeatureSpec, rows: Offsets, segments: FeatureSource) -> Any:
         """Return the features of the chunks at the given rows.
 
-        They came with the candidates or are requested now.
+        The features are read from the table if they came with the candidates; otherwise they are
+        requested from `segments`.
         """
         features = self.features.get(spec)
         if features is not None:

@@ -51,10 +51,11 @@ def best_rows(scores: Floats, is_allowed: Flags, n: int) -> Offsets:
 
 
 def best_quotients(sums: Floats, denominators: Floats, min_denominator: float, n: int) -> Offsets:
-    """Return `at_least_as_good` of ``sums / denominators``.
+    """Return the rows of all quotients above 0 that reach the n-th best, as `at_least_as_good`.
 
-    Only sums that can reach the n-th best are divided. The sums are at least 0, the denominators
-    above 0, and `min_denominator` is the lowest of these.
+    The quotients are ``sums / denominators``, but only sums that can reach the n-th best are
+    divided. The sums are at least 0, the denominators above 0, and `min_denominator` is the lowest
+    denominator.
     """
     maxima = _block_maxima(sums, n) if sums.size >= _MIN_BLOCKED_SCORES else _NO_SCORES
     if not maxima.size:
@@ -77,11 +78,11 @@ def _nth_best(values: Floats, n: int) -> float:
 
 
 def _block_maxima(scores: Floats, n: int) -> Floats:
-    """Return the maximum of each block of scores, so that few scores have to be compared.
+    """Return the maximum of each block of scores; None for too few scores.
 
-    The result is None for too few scores. At least n scores reach the n-th best of the maxima. With
-    b blocks, a block consists of every b-th score, so that numpy compares rows; the last scores,
-    fewer than b, are in no block.
+    At least n scores reach the n-th best maximum, so only scores of blocks whose maximum reaches it
+    are compared. With b blocks, a block consists of every b-th score, so that numpy compares rows;
+    the last scores, fewer than b, are in no block.
     """
     n_blocks = max(_BLOCKS_PER_RESULT * n, scores.size // _MAX_BLOCK_SIZE)
     block_size = scores.size // n_blocks
@@ -95,7 +96,7 @@ def _block_maxima(scores: Floats, n: int) -> Floats:
 def _reaching(scores: Floats, maxima: Floats, bound: float) -> Offsets:
     """Return the rows of the positive scores that reach a bound, ascending.
 
-    The maxima of the blocks are given.
+    `maxima`: the result of `_block_maxima` for the scores.
     """
     rows: Offsets
     if scores.size >= _MIN_BLOCKED_SCORES and bound > 0.0:

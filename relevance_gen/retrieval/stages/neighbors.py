@@ -1,7 +1,7 @@
-"""Let the chunks before and after a chunk lend it score: for chunks that form a running text.
+"""Add to a chunk's score a share of the scores of the chunks before and after it.
 
-The best 50 chunks by lexical score (and ties) lend to the chunks at adjacent positions, with the
-scores r before this stage::
+For chunks that form a running text. The best 50 chunks by lexical score (and ties) increase the
+scores of the chunks at adjacent positions, with the scores r before this stage::
 
     neighbors(d) = 0.2 · (r(d − 1) + r(d + 1)) + 0.1 · (r(d − 2) + r(d + 2))
 
@@ -30,14 +30,14 @@ from relevance_gen.retrieval.ranking.stage import (
 )
 
 _WEIGHTS: Final = (0.2, 0.1)
-"""Part of its score that a chunk lends to a chunk at distance 1 and at distance 2."""
+"""Share of a chunk's score that is added to the scores of chunks at distance 1 and distance 2."""
 MAX_NEIGHBORS: Final = len(_WEIGHTS)
 """Maximum distance of a neighbor."""
 
 
 @frozen(eq=False)
 class Neighborhood:
-    """The chunks that are neighbors.
+    """Determines which chunks are neighbors.
 
     Attributes:
         distance: maximum distance of a neighbor in positions, 1 or 2.

@@ -78,14 +78,11 @@ _WEIGHTS: Final = np.array([BIGRAM_WEIGHT, COVERAGE_WEIGHT, LEAD_WEIGHT, PHRASE_
 _Words = npt.NDArray[np.uint8]
 """For each token the word of the query that it matches, counted from 1; 0 for none."""
 _Masks = npt.NDArray[Any]
-"""Sets of words of the query, a bit for each."""
+"""Sets of words of the query, as bit masks with a bit for each word."""
 
 
 class Measures(NamedTuple):
-    """The four parts of the scores of n chunks without their weights, shape (n,) each.
-
-    See the module's formulas.
-    """
+    """The four measures of n chunks, shape (n,) each, before they are weighted; see the module."""
 
     bigrams: Floats
     coverage: Floats
@@ -157,7 +154,7 @@ class ProximityFeatures(FeatureSpec):
         return ProximityFeatures, self._arguments
 
     def extract(self, batch: ChunkBatch) -> NumericFeatures:
-        """Return the summands of each chunk's cosine."""
+        """Return the four weighted summands of each chunk's cosine, shape (4, n)."""
         values = np.array(self.measure(batch.tokens))
         values[3] **= 3
         values *= _WEIGHTS[:, np.newaxis]
@@ -196,9 +193,11 @@ class ProximityFeatures(FeatureSpec):
         return _Bigrams(left.take(is_bigram) + begin, index.take(is_bigram))
 
     def _count_bigrams(self, batches: list[_Bigrams], starts: Offsets) -> tuple[Floats, Floats]:
-        """Return the parts `bigrams` and `phrase` of chunks that start at the tokens `starts`.
+        """Return the measures `bigrams` and `phrase` of each chunk, shape (n,) each.
 
-        The list is emptied.
+        Args:
+            batches: the bigrams in each batch of tokens; the list is emptied to free memory.
+            starts: index of the first token of each chunk.
         """
         n, n_kinds = starts.size, self.n_bigrams
         token, index = batches[0].token, batches[0].index
@@ -248,10 +247,13 @@ class ProximityFeatures(FeatureSpec):
     def _update_coverage(
         self, words: _Words, starts: Offsets, coverage: Floats, leads: _Masks
     ) -> None:
-        """Update the idf of each chunk's best window by the windows of a batch.
+        """Update the best window and the lead of each chunk by a batch of tokens.
 
-        In addition store the words of the chunks' leads. Chunks start at `starts`, counted from the
-        first token of the batch.
+        Args:
+            words: for each token of the batch the word of the query that it matches.
+            starts: first token of each chunk, counted from the first token of the batch.
+            coverage: sum of the idf of the words in each chunk's best window; updated.
+            leads: the words in each chunk's lead; updated.
         """
         # Union of the words in 2, 4 and 8 tokens from each token on, then in 16 (a lead) and 24 (a
         # window).
@@ -329,7 +331,7 @@ def _word_order(
         order: the query's words in reading order, as indices of its terms; -1 for a word without a
             term.
         words: indices of the terms to use.
-        df: number of chunks that have each term; words that all chunks lack are left out.
+        df: number of chunks that have each term; words that occur in no chunk are left out.
     """
     if order.size <= _MAX_LISTED_TOKENS:
         index_of = dict(zip(words, range(len(words)), strict=True))
@@ -347,7 +349,7 @@ def _word_order(
 
 @frozen(eq=False)
 class _BigramTables:
-    """Tables of the query's bigrams. Words are counted from 1, and 0 represents any other word."""
+    """Tables to look up the bigrams of the query. Its words are numbered from 1; 0 is any other."""
 
     index: npt.NDArray[
         np.uint16

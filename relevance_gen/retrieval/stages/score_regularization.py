@@ -79,7 +79,7 @@ class ScoreRegularization(Stage):
         row: Mapping[str, float],
         score: float,
     ) -> dict[str, float]:
-        """Return the share of the score that the similarity has in the sum below the root."""
+        """Return the part of `score` due to similarity: its share of the sum under the root."""
         similarity = row["top_similarity"]
         total = row["unregularized"] + WEIGHT * similarity
         return {"top_similarity": score * WEIGHT * similarity / total}

@@ -89,7 +89,7 @@ class TitleMatch(Stage):
 
     @classmethod
     def of(cls, terms: WeightedTerms) -> TitleMatch | None:
-        """Return the stage for a query; None if all chunks lack titles."""
+        """Return the stage for a query; None if no chunk has a title."""
         if not terms.statistics.n_chunks_with_title:
             return None
         matches, idf = [], []

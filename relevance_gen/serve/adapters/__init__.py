@@ -14,4 +14,4 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 Operation: TypeAlias = tuple[Any, Any]
-"""A task, and the presenter of its result."""
+"""A task for a service, and the presenter: a function or stream object that writes the response."""

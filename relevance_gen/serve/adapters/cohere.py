@@ -118,7 +118,7 @@ class _RerankWriter:
 
 
 def read_rerank(body: object) -> Operation:
-    """Read the body of ``POST /v2/rerank``, ``/v1/rerank`` or ``/rerank``."""
+    """Return task and presenter of a ``POST /v2/rerank``, ``/v1/rerank`` or ``/rerank`` request."""
     request = wire.structure(RerankRequest, body, is_lenient=True)
     fields = request.rank_fields or _DEFAULT_RANK_FIELDS
     documents = [

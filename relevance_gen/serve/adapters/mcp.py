@@ -18,7 +18,9 @@ _MAX_MESSAGE_BYTES = 4 << 20
 
 
 def read(body: object, headers: Iterable[tuple[bytes, bytes]]) -> Operation:
-    """Read the body of ``POST /mcp``; the service checks the parameters of the message.
+    """Return task and presenter of a ``POST /mcp`` request.
+
+    The service checks the parameters of the message.
 
     Raises:
         InvalidRequestError: the body is not a JSON-RPC message.

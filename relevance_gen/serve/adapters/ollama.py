@@ -332,7 +332,10 @@ def _calls(completion: Completion) -> list[dict[str, object]]:
 def read_chat(
     body: object,
 ) -> tuple[GenerationTask, Callable[[Responses], object] | OllamaLines]:
-    """Read the body of ``POST /api/chat``. Without messages, it loads the model."""
+    """Return task and presenter of a ``POST /api/chat`` request.
+
+    Without messages, the task loads the model.
+    """
     _check_supported(body)
     request = wire.structure(OllamaChatRequest, body, is_lenient=True)
     messages = _messages(request.messages)
@@ -348,7 +351,10 @@ def read_chat(
 def read_generate(
     body: object,
 ) -> tuple[GenerationTask, Callable[[Responses], object] | OllamaLines]:
-    """Read the body of ``POST /api/generate``. Without a prompt, it loads the model."""
+    """Return task and presenter of a ``POST /api/generate`` request.
+
+    Without a prompt, the task loads the model.
+    """
     _check_supported(body)
     request = wire.structure(OllamaGenerateRequest, body, is_lenient=True)
     ended_by = _ended_by(request, bool(request.prompt))
@@ -373,7 +379,7 @@ def _ended_by(request: OllamaRequest, has_prompt: bool) -> str | None:
 
 
 def read_embed(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
-    """Read the body of ``POST /api/embed``."""
+    """Return task and presenter of a ``POST /api/embed`` request."""
     request = wire.structure(OllamaEmbedRequest, body, is_lenient=True)
     if isinstance(body, dict) and body.get("dimensions"):
         raise _unsupported("dimensions")
@@ -393,14 +399,17 @@ def read_embed(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], obje
 
 
 def read_prompt_embed(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
-    """Read the body of ``POST /api/embeddings``, the older form for one text."""
+    """Return task and presenter of a ``POST /api/embeddings`` request, the old API for one text."""
     request = wire.structure(OllamaPromptEmbedRequest, body, is_lenient=True)
     task = EmbeddingTask([request.prompt], path="prompt", model=request.model)
     return task, lambda embeddings: {"embedding": embeddings.vectors[0].tolist()}
 
 
 def read_show(body: object) -> tuple[str, Callable[[ModelDetails], object]]:
-    """Read the body of ``POST /api/show``; older clients send the model as ``name``."""
+    """Return the model's name and the presenter of a ``POST /api/show`` request.
+
+    Older clients send the model's name in the field ``name``.
+    """
     if isinstance(body, dict) and "model" not in body:
         body = {**body, "model": body.get("name")}
     return wire.structure(OllamaShowRequest, body, is_lenient=True).model, _show

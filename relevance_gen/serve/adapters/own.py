@@ -42,7 +42,7 @@ def _read(
     index_fields: Sequence[str] = ("index",),
     removed: Sequence[str] = ("index",),
 ) -> JsonObject:
-    """Return the values of a body with either `chunk_txts` or `index`, for `_task`.
+    """Return the fields of a body with either `chunk_txts` or `index`, for `_task`.
 
     The `index_fields` of a body with `index` are parsed as an `IndexRef`. An error for an unknown
     field can suggest the `removed` fields, too.
@@ -71,7 +71,7 @@ def _task(cls: type[Any], values: JsonObject, **options: Any) -> Any:
 
 
 def read_search(body: object) -> Operation:
-    """Read the body of ``POST /search``."""
+    """Return task and presenter of a ``POST /search`` request."""
     values = _read(SearchRequest, body, index_fields=("index", "allow_partial"))
     present = _present_with_confidence if values["confidence"] else wire.unstructure
     return _task(SearchTask, values), present
@@ -83,12 +83,12 @@ def _present_with_confidence(response: types.SearchResponse) -> object:
 
 
 def read_explanation(body: object) -> Operation:
-    """Read the body of ``POST /explain``."""
+    """Return task and presenter of a ``POST /explain`` request."""
     return _task(ExplanationTask, _read(ExplanationRequest, body)), wire.unstructure
 
 
 def read_compression(body: object) -> Operation:
-    """Read the body of ``POST /compress``."""
+    """Return task and presenter of a ``POST /compress`` request."""
     values = _read(CompressionRequest, body)
     task = _task(CompressionTask, values, top_n=DEFAULT_NUM_CANDIDATES, rerank_top_n=0)
     return task, types.CompressionResponse.to_dict
@@ -97,7 +97,7 @@ def read_compression(body: object) -> Operation:
 def read_citation(
     body: object,
 ) -> Operation:
-    """Read the body of ``POST /cite``."""
+    """Return task and presenter of a ``POST /cite`` request."""
     request = wire.structure(CitationRequest, body)
     task = CitationTask(request.text, request.chunk_txts)
     return task, lambda sentences: {"citations": wire.unstructure(sentences)}
@@ -106,13 +106,13 @@ def read_citation(
 def read_extraction(
     body: object,
 ) -> Operation:
-    """Read the body of ``POST /extract``."""
+    """Return task and presenter of a ``POST /extract`` request."""
     request = wire.structure(ExtractionRequest, body)
     return ExtractionTask(request.content, request.name), wire.unstructure
 
 
 def read_prompt(body: object) -> Operation:
-    """Read the body of ``POST /prompt``."""
+    """Return task and presenter of a ``POST /prompt`` request."""
     values = _read(PromptRequest, _without_model(body), removed=("index", "model"))
     options = PromptOptions(
         values["query"], values["copy"], values["min_confidence"], _model_name(body)
@@ -136,7 +136,7 @@ def _without_model(body: object) -> object:
 
 
 def read_generation(body: object) -> Operation:
-    """Read the body of ``POST /generate``."""
+    """Return task and presenter of a ``POST /generate`` request."""
     return _generation(body), lambda responses: wire.unstructure(responses[0])
 
 
@@ -147,7 +147,7 @@ def _generation(body: object) -> GenerationTask:
 
 
 def read_stream(body: object) -> Operation:
-    """Read the body of ``POST /generate_stream``."""
+    """Return task and presenter of a ``POST /generate_stream`` request."""
     return _generation(body), GenerationEvents()
 
 

@@ -41,7 +41,7 @@ class TextsRequest:
 
 
 def read_rerank(body: object) -> Operation:
-    """Read the body of ``POST /rerank`` if it has ``texts``."""
+    """Return task and presenter of a ``POST /rerank`` request whose body has ``texts``."""
     request = wire.structure(TextsRequest, body, is_lenient=True)
     texts = request.texts
     for index, text in enumerate(texts):

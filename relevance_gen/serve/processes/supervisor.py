@@ -44,14 +44,15 @@ _MAX_DELAY_S = 30.0
 
 @define
 class _Child:
-    """A process specification, and the process that runs it.
+    """A child process that the supervisor restarts when it ends, with exponential backoff.
 
     Attributes:
-        spec: the specification.
+        spec: the specification of the process.
         process: the running process; None after it ended, until its replacement starts.
         started_s: when the last process started, in seconds of the monotonic clock.
         start_at_s: the earliest time of the next start, on the same clock.
-        delay_s: seconds between the end of the next process and its replacement, if it ends soon.
+        delay_s: seconds to wait before the next restart of a process that ended less than
+            `_STABLE_S` after its start.
     """
 
     spec: ProcessSpec

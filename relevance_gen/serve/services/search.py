@@ -101,11 +101,11 @@ class CompressionTask(IndexTask):
 
 @frozen
 class CitationTask:
-    """A text to cite.
+    """A request to find, for each sentence of a text, the chunks that support it.
 
     Attributes:
-        text: the text whose sentences get citations.
-        chunks: the chunks that can support it, as the client sent them, not yet validated.
+        text: the text.
+        chunks: the chunks that can be cited, as the client sent them, not yet validated.
     """
 
     text: str

@@ -147,7 +147,11 @@ class _BackgroundJob:
 
 
 class SearchEncoderService:
-    """The encoder for searches. Thread-safe."""
+    """Runs searches, and background jobs, that need vectors of texts from an encoder. Thread-safe.
+
+    `run` executes a search with the encoder, within limits of passages and time. `run_later` queues
+    a job that encodes the passages of a cached index.
+    """
 
     def __init__(self, settings: Settings, embedder: EmbeddingService, metrics: Metrics) -> None:
         self._settings = settings

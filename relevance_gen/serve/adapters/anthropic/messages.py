@@ -154,7 +154,7 @@ class MessagesRequest:
 
 
 def read(body: object) -> Operation:
-    """Read the body of ``POST /v1/messages``."""
+    """Return task and presenter of a ``POST /v1/messages`` request."""
     for name in _REFUSED:
         if isinstance(body, dict) and body.get(name):
             raise InvalidRequestError(
@@ -179,7 +179,7 @@ def read(body: object) -> Operation:
 
 
 def read_count(body: object) -> Operation:
-    """Read the body of ``POST /v1/messages/count_tokens``."""
+    """Return task and presenter of a ``POST /v1/messages/count_tokens`` request."""
     task, _ = read(body)
     task = attrs.evolve(task, context=attrs.evolve(task.context, count_only=True))
     return task, lambda responses: {"input_tokens": responses[0].prompt_tokens}

@@ -58,7 +58,7 @@ class CompletionRequest(SamplingRequest):
 
 
 def read(body: object) -> Operation:
-    """Read the body of ``POST /v1/completions``."""
+    """Return task and presenter of a ``POST /v1/completions`` request."""
     request = read_as(CompletionRequest, body, _REFUSED)
     names = _FIELD_NAMES | request.schema_names
     prompts = _prompts(request)

@@ -39,7 +39,7 @@ class EmbeddingsRequest:
 
 
 def read(body: object) -> Operation:
-    """Read the body of ``POST /v1/embeddings``."""
+    """Return task and presenter of a ``POST /v1/embeddings`` request."""
     request = read_as(EmbeddingsRequest, body, {"dimensions": NEVER})
     texts = [request.input] if isinstance(request.input, str) else request.input
     if not isinstance(texts, list) or not texts:

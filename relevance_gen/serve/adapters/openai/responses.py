@@ -141,7 +141,7 @@ class ResponsesRequest(SamplingRequest):
 
 
 def read(body: object) -> Operation:
-    """Read the body of ``POST /v1/responses``."""
+    """Return task and presenter of a ``POST /v1/responses`` request."""
     request = read_as(ResponsesRequest, body, _REFUSED)
     if _LOGPROBS in request.include:
         raise InvalidRequestError(

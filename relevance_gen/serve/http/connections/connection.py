@@ -188,7 +188,10 @@ class Server(web.Server):
         self._idle_timeout_s = idle_timeout_s
 
     def __call__(self) -> Connection:
-        """Create the protocol of a new connection."""
+        """Return a `Connection`, the `asyncio.Protocol` object of one client's connection.
+
+        asyncio calls this for each connection that it accepts.
+        """
         return Connection(
             self,
             loop=self._loop,
