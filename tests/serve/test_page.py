@@ -7,6 +7,8 @@ import os
 import random
 import re
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from importlib.resources import files
@@ -18,7 +20,7 @@ import pytest
 from relevance_gen import ChunkIndex, search
 from relevance_gen.types import SearchResponse
 from tests.cli.documents import pdf
-from tests.serve.harness import HALF_SCRIPTED, KEY, REAL, Server, eventually
+from tests.serve.harness import HALF_SCRIPTED, KEY, KEYED, REAL, Server, eventually
 
 CHROMIUM = shutil.which("chromium")
 if CHROMIUM is None:
@@ -1691,6 +1693,90 @@ def test_everybody_can_use_the_description(
     found = visit.page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
     assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
     assert visit.page.evaluate("document.documentElement.scrollWidth") == width
+    visit.close()
+
+
+PROGRAMS = {
+    "curl": ["bash", "-c"],
+    "Python": [sys.executable, "-c"],
+    "JavaScript": ["node", "--input-type=module", "-e"],
+}
+
+
+@pytest.mark.parametrize("language", PROGRAMS)
+def test_description_copies_code_that_runs(browser: Any, server: Server, language: str) -> None:
+    """The code of a request in the clipboard sends it; the key is read from a variable."""
+    program = shutil.which(PROGRAMS[language][0])
+    if program is None:
+        pytest.skip(f"{PROGRAMS[language][0]} is not installed")
+    visit = Visit(browser, server.url, permissions=["clipboard-read", "clipboard-write"])
+    for path, body in (
+        (
+            "search",
+            {"query": 'Where\'s "\\" the\nfähre?', "chunk_txts": ['It\'s "there".', "Fähre 😀"]},
+        ),
+        ("generate_stream", {"text": "x", "max_tokens": 5}),
+        ("indexes", None),
+    ):
+        visit.page.goto(f"{server.url}/docs#{path}")
+        visit.page.wait_for_selector(f"#{path}[open]")
+        if body is not None:
+            visit.page.fill(f"#{path} textarea", json.dumps(body, ensure_ascii=False, indent=2))
+        visit.page.click(f"#{path} >> text=Copy as {language}")
+        code = visit.page.evaluate("navigator.clipboard.readText()")
+        assert visit.page.inner_text(f"#{path} pre >> nth=-1") == code
+        assert KEY not in code
+        command = [program, *PROGRAMS[language][1:], code]
+        done = subprocess.run(
+            command,
+            env={**os.environ, "KEY": KEY},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        method = "GET" if body is None else "POST"
+        expected = server.call(method, f"/{path}", body, KEYED).body.decode()
+        times = re.compile(r"\d+\.\d+(e-\d+)?")
+        assert times.sub("", done.stdout) == times.sub("", expected), done.stderr
+    visit.close()
+
+
+def test_description_shows_responses(visit: Visit) -> None:
+    """An operation has the fields of its response; names of objects lead to their fields."""
+    visit.page.goto(visit.page.url.split("#")[0].rstrip("/") + "/docs#search")
+    visit.page.wait_for_selector("#search[open]")
+    shown = visit.page.inner_text("#search")
+    assert "200: SearchResponse" in shown
+    assert "X-Request-ID" in shown
+    visit.page.click("#search summary:has-text('200: SearchResponse')")
+    visit.page.click("#search a:text-is('SearchResult') >> nth=0")
+    visit.page.wait_for_selector("#SearchResult[open]")
+    assert "original_index" in visit.page.inner_text("#SearchResult")
+    unnamed = visit.page.evaluate(
+        """() => [...document.querySelectorAll("#main a[href^='#']")].map((link) => link.hash.slice(1))
+          .filter((id) => !document.getElementById(id))"""
+    )
+    assert unnamed == []
+    assert visit.page.title() == "API · relevance_gen"
+
+
+def test_description_shows_stream_as_it_arrives(browser: Any, slow: Server) -> None:
+    """A streamed answer grows, and stopping it keeps its text and ends the request."""
+    visit = Visit(browser, slow.url)
+    visit.page.goto(f"{slow.url}/docs#generate_stream")
+    visit.page.wait_for_selector("#generate_stream[open]")
+    visit.page.fill("#generate_stream textarea", '{"text": "x", "max_tokens": 1000}')
+    visit.page.press("#generate_stream textarea", "Control+Enter")
+    visit.page.wait_for_selector("#generate_stream pre:has-text('word3 ')")
+    visit.page.click("#generate_stream button:text-is('Stop')")
+    visit.page.wait_for_selector("#generate_stream pre:has-text('Stopped.')")
+    visit.page.wait_for_selector("#generate_stream button:text-is('Try it')")
+    shown = visit.page.inner_text("#generate_stream pre >> nth=0")
+    assert shown.startswith("200 OK (")
+    assert "content-type: text/event-stream" in shown
+    assert "word3 " in shown
+    assert eventually(lambda: slow.stats()["backlog"] == 0)
     visit.close()
 
 
