@@ -10,7 +10,7 @@ export const isViewing = () => shown !== null;
 
 const EDGE = 5;  // words at the start and the end of a passage that identify it
 
-/** Return the text directive that marks a passage in the file, https://wicg.github.io/scroll-to-text-fragment; "" for "". */
+/** Return the text directive that marks a passage in the file (WICG, Text Fragments); "" for "". */
 export function directiveOf(passage) {
   const words = passage.split(/\s+/);
   const ends = words.length > 2 * EDGE ? [words.slice(0, EDGE), words.slice(-EDGE)] : [words];
