@@ -11,7 +11,6 @@ from typing import Any, Self, TypeAlias
 from relevance_gen.errors import ModelLoadError
 from relevance_gen.llama.model_files.resolve import check_is_gguf
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.llama.runtime.aborts import lost_backend
 from relevance_gen.llama.runtime.devices import device_array, select_gpus
 from relevance_gen.llama.runtime.library import (
     build,
@@ -62,8 +61,6 @@ class Weights:
     ) -> None:
         check_is_gguf(path)
         self.gpus = select_gpus(options.n_gpu_layers, options.main_gpu)
-        if self.gpus:
-            _check_backends()
         clear_errors()
         params = lib.llama_model_default_params()
         params.n_gpu_layers = 0
@@ -100,16 +97,6 @@ class Weights:
         if self.handle:
             lib.llama_model_free(self.handle)
             self.handle = None
-
-
-def _check_backends() -> None:
-    """Raise a `ModelLoadError` if a GPU was lost in this process, where loading can hang."""
-    reason = lost_backend()
-    if reason is not None:
-        raise ModelLoadError(
-            f"llama.cpp has lost a GPU in this process ({reason}); restart the process, "
-            "or keep the model on the CPU with n_gpu_layers=0"
-        )
 
 
 def metadata(model: int | None, key: str) -> str:

@@ -37,7 +37,9 @@ def two_devices() -> Iterator[DeviceServer]:
 
 def offer(monkeypatch: pytest.MonkeyPatch, *offered: Gpu) -> None:
     """Let the backends offer these GPUs."""
-    monkeypatch.setattr(devices, "_offered_gpus", lambda: iter(offered))
+    by_handle = {gpu.handle: gpu for gpu in offered}
+    monkeypatch.setattr(devices, "_handles_of_gpus", lambda: list(by_handle))
+    monkeypatch.setattr(devices, "_properties_of", by_handle.__getitem__)
 
 
 # ── The choice ────────────────────────────────────────────────────────────────────────────────────
@@ -260,6 +262,29 @@ os._exit(0)
 
 
 @needs_rpc
+def test_killed_device_is_not_asked_again() -> None:
+    """After a device died, `Runner` with or without `devices` raises at once and names the remedy."""
+    code = """
+import os, signal
+from relevance_gen.errors import ModelLoadError, RelevanceGenError
+runner = Runner(TINY, n_ctx=256, n_slots=1)
+os.kill(int(sys.argv[2]), signal.SIGKILL)
+try:
+    runner.generate({"text": "a", "max_tokens": 200, "min_tokens": 200})
+except RelevanceGenError:
+    pass
+for devices in ([0], None):
+    try:
+        Runner(TINY, n_ctx=256, devices=devices)
+    except ModelLoadError as error:
+        print("restart the process" in str(error), flush=True)
+os._exit(0)
+"""
+    with serve_devices() as server:
+        assert server.run(code).split() == ["True", "True"]
+
+
+@needs_rpc
 def test_device_memory_is_freed_after_each_model() -> None:
     """After ten loads and generations the memory of the device process equals that after five, within 8 MiB."""
     code = f"""{GENERATE}
@@ -305,7 +330,8 @@ while not reported:
     pass
 with Decoder(TINY, ModelOptions(n_ctx=256, n_slots=1, n_gpu_layers=0)):
     print(reported[0])
-devices._offered_gpus = lambda: iter([devices.Gpu("GPU0", 1, 1)])
+devices._handles_of_gpus = lambda: [1]
+devices._properties_of = None  # is not called
 try:
     Decoder(TINY, ModelOptions(n_ctx=256, n_slots=1))
 except ModelLoadError as error:

@@ -7,12 +7,13 @@ Therefore the chosen devices are passed to it (``llama_model_params.devices``) i
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from attrs import frozen
 
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, ModelLoadError
+from relevance_gen.llama.runtime.aborts import lost_backend
 from relevance_gen.llama.runtime.library import lib
 
 _DISCRETE = 1
@@ -57,32 +58,58 @@ def gpus() -> list[Gpu]:
     """Return the GPUs in the order of the numbers that `main_gpu` and `devices` mean.
 
     Discrete GPUs come before integrated ones. A GPU that several backends offer is listed once.
+
+    Raises:
+        ModelLoadError: a GPU was lost in this process.
     """
+    handles = _handles_of_gpus()
+    if handles:
+        _check_backends()
     listed: dict[str, Gpu] = {}
-    for gpu in sorted(_offered_gpus(), key=lambda gpu: gpu.is_integrated):
+    for gpu in sorted(map(_properties_of, handles), key=lambda gpu: gpu.is_integrated):
         listed.setdefault(gpu.device_id or gpu.name, gpu)
     return list(listed.values())
 
 
-def _offered_gpus() -> Iterator[Gpu]:
-    """Yield the GPUs that the backends offer, in the order of ggml."""
+def _handles_of_gpus() -> list[int]:
+    """Return the ``ggml_backend_dev_t`` of the GPUs that the backends offer, in the order of ggml.
+
+    Asks no GPU.
+    """
     library: Any = lib._lib
     library.ggml_backend_dev_get.restype = ctypes.c_void_p
     library.ggml_backend_dev_count.restype = ctypes.c_size_t
+    handles = []
     for index in range(library.ggml_backend_dev_count()):
         handle = library.ggml_backend_dev_get(ctypes.c_size_t(index))
-        device = ctypes.c_void_p(handle)
-        device_type = library.ggml_backend_dev_type(device)
-        if device_type not in (_DISCRETE, _INTEGRATED):
-            continue
-        properties = _DeviceProperties()
-        library.ggml_backend_dev_get_props(device, ctypes.byref(properties))
-        yield Gpu(
-            name=properties.name.decode(errors="replace"),
-            free_bytes=properties.memory_free,
-            handle=handle,
-            is_integrated=device_type == _INTEGRATED,
-            device_id=(properties.device_id or b"").decode(errors="replace"),
+        device_type = library.ggml_backend_dev_type(ctypes.c_void_p(handle))
+        if device_type in (_DISCRETE, _INTEGRATED):
+            handles.append(handle)
+    return handles
+
+
+def _properties_of(handle: int) -> Gpu:
+    """Return a GPU with the properties that its backend reports."""
+    library: Any = lib._lib
+    device = ctypes.c_void_p(handle)
+    properties = _DeviceProperties()
+    library.ggml_backend_dev_get_props(device, ctypes.byref(properties))
+    return Gpu(
+        name=properties.name.decode(errors="replace"),
+        free_bytes=properties.memory_free,
+        handle=handle,
+        is_integrated=library.ggml_backend_dev_type(device) == _INTEGRATED,
+        device_id=(properties.device_id or b"").decode(errors="replace"),
+    )
+
+
+def _check_backends() -> None:
+    """Raise a `ModelLoadError` if a GPU was lost in this process, where calls of llama.cpp can hang."""
+    reason = lost_backend()
+    if reason is not None:
+        raise ModelLoadError(
+            f"llama.cpp has lost a GPU in this process ({reason}); restart the process, "
+            "or keep the model on the CPU with n_gpu_layers=0"
         )
 
 
@@ -95,6 +122,7 @@ def select_gpus(n_gpu_layers: int | None, main_gpu: int | None) -> list[Gpu]:
 
     Raises:
         InvalidRequestError: `main_gpu` is not the number of a GPU.
+        ModelLoadError: a GPU was lost in this process.
     """
     if n_gpu_layers == 0:
         return []
