@@ -56,7 +56,8 @@ def test_results_are_those_of_a_chunk_index(
     query = data.draw(strategies.queries)
     chunks = data.draw(strategies.chunk_lists) + data.draw(st.lists(st.just(query), max_size=2))
     assert ours.add(chunks) == one.add(chunks)
-    left = one.chunks.positions.tolist()
+    # The first chunks stay, because a filter by a key that no chunk has is an error.
+    left = one.chunks.positions.tolist()[3:]
     drawn = data.draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=4))
     *gone, kept = dict.fromkeys(left[number % len(left)] for number in drawn)
     assert ours.remove(gone) == one.remove(gone) == len(gone)

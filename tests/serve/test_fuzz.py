@@ -323,6 +323,10 @@ def run_schemathesis(server: Server, directory: Path, *flags: str) -> None:
     program = Path(sys.executable).with_name("schemathesis")
     if not program.exists():
         pytest.skip("schemathesis is not installed")
+    # A body with too many JSON values is refused before its schema is checked.
+    (directory / "schemathesis.toml").write_text(
+        "[checks.negative_data_rejection]\nexpected-statuses = ['4xx', '5xx']\n"
+    )
     done = subprocess.run(
         [
             *(

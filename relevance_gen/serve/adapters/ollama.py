@@ -109,8 +109,10 @@ class OllamaRequest:
 
     def generation(self, text: str = "") -> GenerationRequest:
         """Return the request to generate from a prompt, or from a conversation if that is empty."""
-        options = {**_DEFAULT_OPTIONS, **(self.options or {})}
-        options = {name: value for name, value in options.items() if value is not None}
+        options = dict(_DEFAULT_OPTIONS)
+        for name, value in (self.options or {}).items():
+            if value is not None:
+                options[name] = value
         for name, accepted in _REFUSED_OPTIONS.items():
             if options.get(name, accepted[0]) not in accepted:
                 raise _unsupported(f"options.{name}")

@@ -50,8 +50,9 @@ def test_options_become_fields_of_the_request() -> None:
 
 
 def test_options_have_the_defaults_of_ollama() -> None:
-    """Without options and with negative limits, a turn is as long as the context allows."""
-    for options in ({}, {"num_predict": -1, "seed": -1}):
+    """Without options, with null, and with negative limits, a turn is as long as the context allows."""
+    nulls = dict.fromkeys(("temperature", "top_k", "top_p", "stop", "num_predict", "seed"))
+    for options in ({}, {"num_predict": -1, "seed": -1}, nulls):
         task, events = ollama.read_chat({"messages": [HELLO], "options": options})
         (request,) = task.requests
         assert (request.temperature, request.top_k, request.top_p) == (0.8, 40, 0.9)

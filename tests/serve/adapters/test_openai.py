@@ -338,6 +338,14 @@ def test_unsupported_chat_field_raises(field: str, nothing: object) -> None:
     ("fields", "message"),
     [
         ({"json_schema": [None, None]}, "json_schema"),
+        (
+            {"response_format": {"type": "text", "json_schema": {"schema": [None]}}},
+            "response_format.json_schema.schema must be an object",
+        ),
+        (
+            {"response_format": {"type": "json_object", "json_schema": 5}},
+            "response_format.json_schema must be an object",
+        ),
         ({"json_schema": {}, "choice": ["a"]}, "choice cannot be combined with json_schema"),
         ({"regex": "a", "grammar": "start: /a/"}, "grammar cannot be combined with regex"),
         (

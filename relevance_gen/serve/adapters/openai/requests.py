@@ -199,19 +199,22 @@ class SamplingRequest:
 
 def _schema_of_format(response_format: JsonObject | None) -> object:
     """Return the JSON schema that a format requires, or None; every schema is enforced strictly."""
-    if response_format is None or response_format.get("type") == "text":
+    if response_format is None:
         return None
     kind = response_format.get("type")
-    if kind == "json_object":
-        schema = response_format.get("schema")
-        return {"type": "object"} if schema is None else schema
-    if kind != "json_schema":
+    if kind not in ("text", "json_object", "json_schema"):
         allowed = '"text", "json_object" or "json_schema"'
         raise InvalidRequestError.must_be("response_format.type", allowed, kind)
     definition = response_format.get("json_schema")
-    schema = definition.get("schema") if isinstance(definition, dict) else None
-    checks.an_object.check("response_format.json_schema.schema", schema)
-    return schema
+    if definition is not None:
+        checks.an_object.check("response_format.json_schema", definition)
+    schema = (definition or {}).get("schema")
+    if kind == "json_schema" or schema is not None:
+        checks.an_object.check("response_format.json_schema.schema", schema)
+    if kind == "json_object":
+        schema = response_format.get("schema")
+        return {"type": "object"} if schema is None else schema
+    return schema if kind == "json_schema" else None
 
 
 def error(kind: str, message: str, field: str | None) -> JsonObject:
