@@ -109,10 +109,9 @@ class OllamaRequest:
 
     def generation(self, text: str = "") -> GenerationRequest:
         """Return the request to generate from a prompt, or from a conversation if that is empty."""
-        options = dict(_DEFAULT_OPTIONS)
-        for name, value in (self.options or {}).items():
-            if value is not None:
-                options[name] = value
+        given = self.options or {}
+        non_null = {name: value for name, value in given.items() if value is not None}
+        options = {**_DEFAULT_OPTIONS, **non_null}
         for name, accepted in _REFUSED_OPTIONS.items():
             if options.get(name, accepted[0]) not in accepted:
                 raise _unsupported(f"options.{name}")
