@@ -104,7 +104,7 @@ def _properties_of(handle: int) -> Gpu:
 
 
 def _check_backends() -> None:
-    """Raise a `ModelLoadError` if a GPU was lost in this process, where calls of llama.cpp can hang."""
+    """Raise a `ModelLoadError` if a GPU was lost in this process: calls of llama.cpp can hang."""
     reason = lost_backend()
     if reason is not None:
         raise ModelLoadError(

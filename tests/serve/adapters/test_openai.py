@@ -338,6 +338,7 @@ def test_unsupported_chat_field_raises(field: str, nothing: object) -> None:
     ("fields", "message"),
     [
         ({"json_schema": [None, None]}, "json_schema"),
+        ({"stream_options": {"include_usage": {}}}, "stream_options.include_usage must be"),
         (
             {"response_format": {"type": "text", "json_schema": {"schema": [None]}}},
             "response_format.json_schema.schema must be an object",

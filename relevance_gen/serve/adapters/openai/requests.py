@@ -134,10 +134,13 @@ class SamplingRequest:
     @property
     def includes_usage(self) -> bool:
         """Whether the last chunk of a stream reports the number of tokens."""
-        options = wire.structure(
+        return self._stream_options().include_usage
+
+    def _stream_options(self) -> StreamOptions:
+        """Return the options of a stream; raise an `InvalidRequestError` if they are invalid."""
+        return wire.structure(
             StreamOptions, self.stream_options or {}, path="stream_options", is_lenient=True
         )
-        return options.include_usage
 
     @property
     def schema_names(self) -> dict[str, str]:
@@ -158,6 +161,7 @@ class SamplingRequest:
         Raises:
             InvalidRequestError: a field is wrong.
         """
+        self._stream_options()  # an invalid option is an error also if there is no stream
         forwarded = [
             attribute.name
             for attribute in attrs.fields(type(self))
