@@ -81,7 +81,7 @@ def _plain(name: str) -> str:
 
 @frozen
 class _NameMatch:
-    """√recall and precision of a name, as defined in the module docstring."""
+    """How well a name matches a question: √recall and precision; see the module's formulas."""
 
     root_recall: float
     precision: float
@@ -94,8 +94,11 @@ class QueryIdentifiers:
     """Compares a question with names of files and definitions.
 
     It computes recall and precision of a name, and finds names that the question contains as
-    identifiers. Only the first 64 words of a question are used. `idf_by_stem` has the idf of each
-    stem; a word whose stem it lacks has the highest idf.
+    identifiers.
+
+    Args:
+        text: the question, of which only the first 64 words are used.
+        idf_by_stem: the idf of each stem; a word whose stem is absent gets the highest idf.
     """
 
     def __init__(self, text: str, idf_by_stem: dict[str, float]) -> None:
@@ -120,7 +123,7 @@ class QueryIdentifiers:
 
     @classmethod
     def of(cls, plan: WeightedQuery) -> QueryIdentifiers:
-        """Return the comparison for a query, with idf by the chunks that contain its words."""
+        """Return the comparison for a query; idf is from the chunks that contain its words."""
         terms = plan.terms
         idf_by_stem = {}
         for term, df in zip(terms.query.terms, terms.df, strict=True):
@@ -189,10 +192,10 @@ class QueryIdentifiers:
         return _NAME_WEIGHT * match.root_recall * match.precision**2
 
     def of_chunk(self, chunk_definitions: Iterable[CodeDefinition]) -> list[float]:
-        """Return the contributions of the definitions in a chunk, for each kind the highest.
+        """Return the highest contribution of the definitions in a chunk for each of four kinds.
 
-        The kinds are: names of types, other names, types that the question names exactly, and other
-        names that it names exactly.
+        The kinds are, in this order: names of types, other names, types whose exact name is in the
+        question, and other names that are exactly in the question.
         """
         best = [0.0, 0.0, 0.0, 0.0]
         for definition in chunk_definitions:
@@ -211,9 +214,9 @@ def _join_adjacent(
     parts: Sequence[str],
     words: Sequence[str],
 ) -> dict[str, list[int]]:
-    """Return the two or three adjacent parts of a question, joined, with the words in them.
+    """Join each two or three adjacent parts of a question, which a name can write as one word.
 
-    The key is the joined text of the parts; the value has the indices of those parts in `words`.
+    Returns, by joined text, the indices of these parts in `words`.
     """
     word_ords = {word: word_ord for word_ord, word in enumerate(words)}
     joined: dict[str, list[int]] = {}

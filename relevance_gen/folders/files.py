@@ -31,9 +31,10 @@ _NO_LOCATIONS: Final[ChunkLocations] = np.zeros((0, 5), np.int32)
 _TICK_NS: Final = 50_000_000
 """Nanoseconds in which two changes of a file may get the same time: a few ticks of the kernel."""
 _COARSE_TICK_NS: Final = 2_000_000_000
-"""The same for file systems with a coarse clock; FAT counts in steps of two seconds."""
+"""`_TICK_NS` for file systems with a coarse clock; FAT counts in steps of two seconds."""
 _COARSE_NS: Final = 1_000_000
-"""A time that is a multiple of this is from a coarse clock, or by a chance of one in a million."""
+"""A file time that is a multiple of this is treated as from a coarse clock; with a fine clock this
+has a probability of 1e-6."""
 _BLOCK_BYTES: Final = 1 << 20
 """Bytes of a file that are read and decoded in one step."""
 
@@ -42,7 +43,7 @@ class FileRecord(NamedTuple):
     """The state of a file when it was read, without its text.
 
     Attributes:
-        fingerprint: identifies the content; None if a later change could leave it the same.
+        fingerprint: identifies the content; None if a later change might not alter the fingerprint.
         locations: the location of each chunk, shape (n, 5).
         part_locations: the page, slide or sheet of each part.
         warning: why the text is missing or incomplete; None if it is complete.

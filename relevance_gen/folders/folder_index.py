@@ -1,7 +1,7 @@
 """An index of a folder that is updated before each search.
 
 Before a search, the folder is walked, and files whose fingerprint has changed are read again. A
-change without a new fingerprint is not noticed: a write into mapped memory until the system has
+change without a new fingerprint is not detected: a write into mapped memory until the system has
 written it to the file, a change while the clock is set back, and a change that a network file
 system does not report yet.
 """
@@ -55,9 +55,9 @@ _FORMAT: Final = 3
 _MIN_CHANGED_RATIO: Final = 1 / 50
 """A cached index is replaced if a larger fraction of its files or chunks had to be read."""
 _MAX_WAIT_S: Final = 1.0
-"""Seconds that a thread waits while another thread reads files, before it uses the last state."""
+"""Seconds that a thread waits while another thread reads files, until it uses the last snapshot."""
 _PUBLISH_INTERVAL_S: Final = 2.0
-"""Seconds of reading after which a state is published if threads wait; doubled each time."""
+"""Seconds of reading after which a snapshot is published if threads wait; doubled each time."""
 _POLL_S: Final = 0.05
 """Seconds between two checks whether the request was cancelled."""
 
@@ -74,7 +74,7 @@ class FolderIndex(BaseIndex):
     Files are read at the first search. The index is cached in the user's cache folder for the next
     process; see `relevance_gen.folders.cache`. Documents, such as PDF and HTML, are parsed in
     separate processes; a document that exceeds 20 s of CPU time or 1 GiB is skipped. While one
-    thread reads files for more than a second, other threads use the last state of the folder.
+    thread reads files for more than a second, other threads use the last snapshot of the folder.
 
     Args:
         root: the folder.
@@ -173,7 +173,7 @@ class FolderIndex(BaseIndex):
         forks.register(self)
 
     def renew_after_fork(self) -> None:
-        """Create the lock again, and forget the documents that threads of the parent read."""
+        """Create the lock again, and discard the documents that threads of the parent read."""
         self._lock = threading.Lock()
         self._waiting_threads.clear()
         self._reader.renew_after_fork()
@@ -191,7 +191,7 @@ class FolderIndex(BaseIndex):
 
     @property
     def skipped(self) -> Skipped:
-        """The files that the last state of the folder does not include, with the reasons."""
+        """The files that the last snapshot does not contain, with the reasons."""
         return self._last_or_first.skipped
 
     @property
@@ -207,7 +207,7 @@ class FolderIndex(BaseIndex):
         *,
         allow_partial: bool = False,
     ) -> list[SearchResponse]:
-        """Update the index, and run all searches on the same state of the folder.
+        """Update the index, and return the response to each search of the new snapshot.
 
         An encoder encodes the best lexical candidates during the search: no vectors are stored.
         """
@@ -216,7 +216,7 @@ class FolderIndex(BaseIndex):
     def explain_one(
         self, question: SearchParams, chunk: int, models: SearchModels = NO_MODELS
     ) -> Explanation:
-        """Explain the score of the chunk at a position in the last state, without an update."""
+        """Explain the score of the chunk at a position in the last snapshot, without an update."""
         return self._last_or_first.explain_one(question, chunk, models)
 
     def files(self, glob: str | Sequence[str] = ()) -> list[str]:
@@ -256,10 +256,10 @@ class FolderIndex(BaseIndex):
     # ── Updating ─────────────────────────────────────────────────────────────────────────────────
 
     def snapshot(self, max_wait_s: float | None = None) -> FolderSnapshot:
-        """Update the index, as every search does, and return the current state of the folder.
+        """Update the index, as every search does, and return an immutable snapshot of the folder.
 
         Args:
-            max_wait_s: seconds after which the state is returned without the documents that are
+            max_wait_s: seconds after which the snapshot is returned without the documents that are
                 still being read, which its `skipped` lists; None waits for all documents.
 
         Raises:
@@ -295,7 +295,7 @@ class FolderIndex(BaseIndex):
             self._waiting_threads.discard(thread)
 
     def _refresh(self, max_wait_s: float | None) -> FolderSnapshot:
-        """Update the index until all documents are read or `max_wait_s` is over; return the state.
+        """Update the index until all documents are read or `max_wait_s` is over; return a snapshot.
 
         The caller must hold the lock.
         """
@@ -311,7 +311,7 @@ class FolderIndex(BaseIndex):
             schedule.postpone()
 
     def _update(self, is_due: Callable[[], bool]) -> FolderSnapshot:
-        """Walk the folder, read changed files, and return the new state.
+        """Walk the folder, read changed files, and return the new snapshot.
 
         When `is_due` returns true, documents that are still being read are left for the next call.
         The caller must hold the lock.
@@ -344,7 +344,7 @@ class FolderIndex(BaseIndex):
     def _walk(self) -> dict[str, Fingerprint | None]:
         """Walk the folder, and return the fingerprint of each file by path.
 
-        It is None if the status of the file cannot be read.
+        The fingerprint is None if the status of the file cannot be read.
 
         Raises:
             InvalidRequestError: there are more than `max_files` files.
@@ -372,7 +372,14 @@ class FolderIndex(BaseIndex):
         changed: set[str],
         is_due: Callable[[], bool],
     ) -> FolderSnapshot:
-        """Read changed files, and return the state in which these files replace the old records."""
+        """Read changed files, and return a snapshot in which they replace the old records.
+
+        Args:
+            previous: the last snapshot; None for the first.
+            paths: all files of the folder, in the order of the walk.
+            changed: the files to read.
+            is_due: returns whether to leave unfinished documents for the next call.
+        """
         read = self._reader.read(
             [path for path in paths if path in changed], self._report_reading, is_due
         )
@@ -418,7 +425,7 @@ class FolderIndex(BaseIndex):
         return Skipped(failed, by_kind, self._walker.n_links)
 
     def _load_cached(self) -> FolderSnapshot | None:
-        """Return the state that an earlier process cached; None if it is missing or damaged."""
+        """Return the snapshot that an earlier process cached; None if it is missing or damaged."""
         cached = None if self._cache is None else self._cache.load(self._encoding)
         if cached is None:
             return None
@@ -430,7 +437,7 @@ class FolderIndex(BaseIndex):
         return state if state.bounds[-1] == len(cached.index) else None
 
     def _save(self, state: FolderSnapshot) -> None:
-        """Save the first complete state in the cache; do nothing for later states.
+        """Save the first complete snapshot in the cache; do nothing for later snapshots.
 
         It is not saved if so few files were read that the cached index is almost up to date.
         """
@@ -455,10 +462,10 @@ def _concat_chunks(files: Mapping[str, ReadFile]) -> Chunks:
 
 
 class _PublishSchedule:
-    """Decides when a state is published although documents are still being read.
+    """Decides when a snapshot is published although documents are still being read.
 
     Args:
-        waiting_threads: threads that wait for a state; may change at any time.
+        waiting_threads: threads that wait for a snapshot; may change at any time.
         max_wait_s: seconds that the reading thread itself waits; None waits for all documents.
     """
 
@@ -475,9 +482,9 @@ class _PublishSchedule:
         return self._deadline_s is not None and time.monotonic() >= self._deadline_s
 
     def is_due(self) -> bool:
-        """Return whether a state must be published now.
+        """Return whether a snapshot must be published now.
 
-        This is so if `is_over`, or if other threads wait and the interval has passed.
+        This is true if `is_over`, or if other threads wait and the interval has passed.
         """
         has_waiting = bool(self._waiting_threads)
         return self.is_over or (has_waiting and time.monotonic() >= self._publish_s)

@@ -43,8 +43,8 @@ _TEST_FILES: Final = re.compile(
     r"|.*[a-z0-9](?:Tests?|TestCase|Spec|Suite)\.(?:java|kt|cs|scala|swift|php|hs|cpp)"
     r"|test[-_].*\.(?:h|hpp|js|ts)|.*\.bats"
 )
-"""Names of tests as each language has them by custom: `test_functions.bash` and `testing.py` are
-sources."""
+"""Matches names of test files by the convention of each language; `test_functions.bash` and
+`testing.py` are not test files."""
 
 _TYPES: Final = (
     "class|struct|interface|trait|enum|protocol|module|defmodule|defprotocol|record|object|type|typealias|typedef|union"
@@ -66,7 +66,7 @@ _INTRODUCED: Final = re.compile(
     re.MULTILINE,
 )
 _USE: Final = re.compile(r"[ \t]*\*|[ \t]+\**\w+[ \t]*(?:[;=,\[(]|$)")
-"""The text after the name if `struct name` is a use, not a definition."""
+"""Matches the text after the name if `struct name` is a use, not a definition."""
 _VALUES: Final = re.compile(
     r"^([ \t]*)(?:(export|pub|public|static|final|readonly)[ \t]+)*(?:const|let|var|val|static)[ \t]+(?:mut[ \t]+)?"
     r"([A-Za-z_$][\w$]*)[ \t]*[:=]",

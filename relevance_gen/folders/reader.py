@@ -65,7 +65,7 @@ class FolderReader:
     _n_unfinished_bytes: int = field(default=0, init=False)
 
     def renew_after_fork(self) -> None:
-        """Forget the documents: the threads that read them are not in this process."""
+        """Discard all documents, because a forked process lacks the threads that read them."""
         self._documents.clear()
         self._unfinished.clear()
         self._n_unfinished_bytes = 0

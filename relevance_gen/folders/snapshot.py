@@ -50,7 +50,7 @@ class Lines:
 
 @frozen(eq=False)
 class FolderSnapshot(BaseIndex):
-    """The files of a folder in one state; immutable.
+    """The files of a folder at one time, and an index of their chunks; immutable.
 
     Attributes:
         index: the chunks, in the order of the files.
@@ -98,7 +98,7 @@ class FolderSnapshot(BaseIndex):
         *,
         allow_partial: bool = False,
     ) -> list[SearchResponse]:
-        """Run searches on this state.
+        """Return the response to each search of this snapshot.
 
         An encoder encodes the best lexical candidates during the search: no vectors are stored.
         """
@@ -113,7 +113,7 @@ class FolderSnapshot(BaseIndex):
     def explain_one(
         self, question: SearchParams, chunk: int, models: SearchModels = NO_MODELS
     ) -> Explanation:
-        """Explain the score that a question gives to the chunk at a position."""
+        """Explain the score of the chunk at a position for one search."""
         return self.index.explain_one(
             self._without_metadata(question), chunk, models, rerankings=self._rankings
         )
@@ -185,7 +185,7 @@ class FolderSnapshot(BaseIndex):
         return evolve(response, results=tuple(results))
 
     def _without_metadata(self, question: SearchParams) -> SearchParams:
-        """Return `question` with its filter as a mask, and its `distinct` key as group numbers.
+        """Return search parameters whose filter is a mask, and `distinct` key group numbers.
 
         The index itself stores no metadata. When ranking files, each file is a group by default.
         """

@@ -64,7 +64,7 @@ class Writer:
     Args:
         file: a file open for reading and writing.
         types: names and types of the arrays.
-        settings: JSON values; the key ``arrays`` is reserved.
+        settings: JSON values to store in the header of the file; the key ``arrays`` is reserved.
         sizes: number of elements of each array.
     """
 

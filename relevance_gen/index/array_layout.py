@@ -31,7 +31,7 @@ def _are_bounds(array: Array, size: int) -> bool:
 
 
 def _are_ends(array: Array, size: int) -> bool:
-    """Return whether an array has valid bounds if a 0 is put before it."""
+    """Return whether an array has the ends of items, none empty, that cover [0, `size`)."""
     return _are_bounds(np.concatenate(([0], array)), size)
 
 
@@ -54,15 +54,15 @@ class ArraySpec:
     """Description of one array.
 
     Attributes:
-        name: its name in a saved file.
+        name: the array's name in a saved file.
         type: its numpy type in a saved file.
-        axis: the items that it has an element for.
-        path: its attribute of a segment, as ``postings.lexicon.ids``; "" for the texts, metadata
-            and titles of chunks.
-        rule: checks its elements; None if any are valid.
-        refers_to: the axis that its elements are offsets or ordinals of; "" for none.
-        is_bounds: whether it has one element more than its axis.
-        is_stored: whether a file has it.
+        axis: the kind of item, such as ``chunk``, for each of which the array has one element.
+        path: the array's attribute of a segment, as ``postings.lexicon.ids``; "" for the texts,
+            metadata and titles of chunks.
+        rule: checks the elements; None if every value is valid.
+        refers_to: the axis into which the elements are offsets or ordinals; "" for none.
+        is_bounds: whether the array has one element more than the axis has items.
+        is_stored: whether a saved file contains the array.
     """
 
     name: str

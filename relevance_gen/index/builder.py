@@ -208,9 +208,9 @@ def _first_occurrences(n_occurrences: Offsets, is_ascii: Flags) -> Offsets:
 
 
 def _sum_ids(tokens: Occurrences) -> Ids:
-    """Return the sum modulo 2⁶⁴ of the term ids of each of n texts, shape (n,).
+    """Return the sum modulo 2⁶⁴ of the ids of all term occurrences of each of n texts, shape (n,).
 
-    It does not depend on the order of the terms.
+    The hash of a chunk is computed from this sum, so that it does not depend on the terms' order.
     """
     sums = np.zeros(tokens.counts.size, np.uint64)
     rows = np.flatnonzero(tokens.counts)
@@ -277,7 +277,7 @@ def _blocks(
 
 
 def _find_all_terms(counts: TermCounts, ids: Ids) -> Offsets:
-    """Return the rows of the counts of the terms with these ids, which ascend."""
+    """Return the indices of the counts whose terms have any of these ids, which must ascend."""
     rows, _ = find_all(buckets(counts.ids), unique(buckets(ids)))
     return rows.compress(find(ids, counts.ids.take(rows)) >= 0)
 

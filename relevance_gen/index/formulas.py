@@ -75,7 +75,7 @@ def norms(word_squares: Floats, number_squares: Floats) -> Floats:
 def pivot(norms: Floats, mean_norm: float) -> Floats:
     """Return the pivoted norm ``0.4 m + 0.6 n`` for each norm n of a chunk and the mean norm m.
 
-    1 replaces a result of 0.
+    A result of 0 is replaced by 1, so that scores can be divided by it.
     Source: Singhal, Buckley, Mitra: Pivoted document length normalization (SIGIR 1996).
     """
     mixed = (1.0 - SLOPE) * mean_norm + SLOPE * norms
@@ -100,5 +100,5 @@ def soft_clip_to_one(ratios: Floats) -> Floats:
 
 
 def clip_to_one(ratios: Floats) -> Floats:
-    """Return the ratios, with 1 for those that exceed 1, which they do only by rounding errors."""
+    """Return the ratios, limited to 1, which they exceed only because of rounding errors."""
     return np.minimum(ratios, 1.0)

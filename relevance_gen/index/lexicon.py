@@ -43,7 +43,7 @@ number of chunks of a sample that have the term, and whether it can be inflected
 _BATCH_TERMS: Final = 1 << 13
 """Number of terms that are decoded at once, which bounds the memory for large lexicons."""
 _COMPARED_TERMS: Final = 1 << 14
-"""Number of terms that are compared with a word at once, likewise."""
+"""Number of terms that are compared with a word at once, which bounds the memory, too."""
 _NGRAM_LETTERS: Final = 4
 _LINE_END: Final = ord("\n")
 _MULTIPLIERS: Final = np.array(
@@ -121,9 +121,10 @@ class Lexicon:
         return [*self.ids.searchsorted(prefix_bucket_bounds()).tolist(), self.size]
 
     def find_by_stem(self, term_id: int, stem: str) -> Offsets:
-        """Return the ordinals of the terms with a stem in the prefix bucket of an id, ascending.
+        """Return the ordinals of the terms with this stem, ascending.
 
-        Stop words and terms that cannot be inflected are left out.
+        Only the prefix bucket of `term_id` is searched. Stop words and terms that cannot be
+        inflected are left out.
         """
         bucket = term_id >> 56
         low = self._bucket_bounds[bucket]
@@ -147,7 +148,7 @@ class Lexicon:
     ) -> npt.NDArray[np.int64]:
         """Return a hash of the stem of each term with an ordinal in [low, high).
 
-        0 for stop words and for terms that cannot be inflected.
+        The hash is 0 for stop words and for terms that cannot be inflected.
         The hashes are Python's, which differ between processes: they are never saved nor sent.
         """
         stems = np.zeros(high - low, np.int64)
@@ -163,9 +164,10 @@ class Lexicon:
         return stems
 
     def find_beginning(self, term_id: int, prefix: bytes) -> Iterator[Offsets]:
-        """Yield the ordinals of the terms in the bucket of an id that have a prefix, ascending.
+        """Yield the ordinals of the terms that begin with `prefix`, ascending.
 
-        They are yielded batch by batch, which bounds the memory.
+        Only the prefix bucket of `term_id` is searched. Ordinals are yielded batch by batch, which
+        bounds the memory.
         """
         bucket = term_id >> 56
         low, high = self._bucket_bounds[bucket], self._bucket_bounds[bucket + 1]
@@ -186,12 +188,12 @@ class Lexicon:
         prefix: bytes,
         word: bytes,
     ) -> Iterator[PrefixMatches]:
-        """Yield the terms in an id's prefix bucket that start with `prefix` and can be inflected.
+        """Yield the terms that begin with `prefix` and can be inflected, compared with `word`.
 
-        They are yielded batch by batch, which bounds the memory.
+        Terms are yielded batch by batch, which bounds the memory.
 
         Args:
-            term_id: id of the term that has the prefix.
+            term_id: id of a term, whose prefix bucket is searched.
             prefix: first bytes of `word`.
             word: folded spelling to compare the terms with.
         """
@@ -241,7 +243,7 @@ class Lexicon:
         return arrays.concat(matches, np.int64)
 
     def _fuzzy_matches_in(self, batch: slice, word: str) -> Offsets:
-        """Return the ordinals in a slice of all ordinals that `fuzzy_matches` returns."""
+        """Return the results of `fuzzy_matches` whose ordinals are in a slice of all ordinals."""
         is_candidate = self.can_inflect[batch]
         is_candidate = is_candidate & (np.abs(self.n_letters[batch] - len(word)) <= 1)
         term_ords: Offsets = is_candidate.nonzero()[0] + batch.start

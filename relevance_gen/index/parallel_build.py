@@ -51,8 +51,8 @@ class _CancelledBuildError(Exception):
 
 
 _shared: Array[c_int64]
-"""In a worker: the number of chunks that each worker has built so far, and 1 as last element to
-cancel the build."""
+"""In a worker: the number of chunks that each worker has built so far. The last element is a flag;
+1 cancels the build."""
 
 
 def n_processes(n_jobs: int | None, chunks: Chunks) -> int:
@@ -127,9 +127,9 @@ def build_segments(
 
 
 def _can_fork() -> bool:
-    """Return whether this process can be forked.
+    """Return whether this process can be forked: on Linux, if it has a single thread.
 
-    A fork lacks the other threads, and their locks stay locked.
+    A forked process does not contain the other threads, and locks that they held stay acquired.
     """
     return sys.platform == "linux" and threading.active_count() == 1
 

@@ -47,7 +47,7 @@ from relevance_gen.text.chunking import spans, spans_of_tokens
 PASSAGE_CHARS: Final = 1000
 _CAMEL_CASE_BOUNDARY: Final = re.compile("(?<=[A-Za-z0-9])(?=[A-Z][a-z]{2})")
 _MAX_VECTOR_LENGTH: Final = 1.01
-"""Greatest length of a vector of length 1 with rounding errors."""
+"""Maximum Euclidean length of a vector from an encoder: 1, plus a tolerance for rounding errors."""
 _ENCODE_BATCH: Final = 256
 """Number of passages that are encoded at once; more would only hold more float32 vectors at
 once."""
@@ -91,8 +91,8 @@ class Passages:
 
     Attributes:
         first: index of each chunk's first passage, and P as last element, shape (N + 1,).
-        starts: offset of each passage in the text of its chunk, in characters, shape (P,).
-        ends: offset of its end, shape (P,).
+        starts: offset of each passage's start in the text of its chunk, in characters, shape (P,).
+        ends: offset of each passage's end, shape (P,).
         vectors: float16 of shape (P, d).
     """
 
@@ -176,15 +176,15 @@ class Passages:
     def nearest(self, chunk_ords: Offsets, query: Halves) -> Floats:
         """Return for each of n chunks the passage most similar to a query.
 
-        Of equal passages the first is returned.
+        If several passages are equally similar, the first is returned.
 
         Args:
             chunk_ords: ordinals of the chunks, shape (n,).
             query: vector of the query, shape (d,).
 
         Returns:
-            Its cosine, in [-1, 1] except for rounding, its start and its end in the text of the
-            chunk; shape (3, n).
+            The cosine of the passage with the query, in [-1, 1] except for rounding, and start and
+            end of the passage in the text of the chunk; shape (3, n).
         """
         counts = np.diff(self.first)[chunk_ords]
         rows = ragged_ranges(self.first[chunk_ords], counts)

@@ -149,7 +149,7 @@ def exact_sum(values: Floats) -> int:
 
 
 def chunk_hashes(id_sums: Ids) -> Ids:
-    """Return `Segment.hashes`, given the sum of the ids of each chunk's terms modulo 2⁶⁴."""
+    """Return the hash of each chunk, from the sum modulo 2⁶⁴ of its term ids; see `Segment`."""
     hashes = id_sums * _HASH_MULTIPLIER
     return hashes ^ (hashes >> np.uint64(32))
 
@@ -330,7 +330,7 @@ class Segment:
         return chunk_ords
 
     def occurrences_of(self, chunk_ords: Offsets) -> TermOrds:
-        """Return the ordinal of the term of each occurrence in some chunks, chunk after chunk.
+        """Return the ordinal of each occurrence's term in these chunks, chunk after chunk.
 
         Raises:
             ValueError: the segment stores no occurrences.

@@ -79,8 +79,8 @@ def check_target(
     It must be a new file, a saved index or an empty file; with `overwrite`, any file.
 
     Raises:
-        InvalidRequestError: it is not a path, or another file is there.
-        OSError: it is a folder, or its folder does not exist.
+        InvalidRequestError: `path` is not a path, or a file of another kind exists there.
+        OSError: `path` is a folder, or its parent folder does not exist.
     """
     target = Path(check_path("path", path, takes_addresses=_TAKES_ADDRESSES))
     if target.is_dir():
@@ -383,8 +383,8 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
 def chunks_in(arrays: Mapping[str, Array]) -> Chunks:
     """Return the chunks whose texts, metadata and titles are in arrays of a file.
 
-    Each is decoded when it is read. Decoding all of them would take most of the time of opening a
-    file.
+    Each value is decoded when it is read: decoding all values would take most of the time of
+    opening a file.
     """
     return Chunks(
         _StoredTexts(arrays["text"], arrays["text_end"]),
@@ -511,10 +511,7 @@ def _fit_together(
 
 
 def _are_valid_spellings(arrays: Mapping[str, Array]) -> bool:
-    """Return whether each spelling ends with a line end.
-
-    In addition, no text may start within a UTF-8 character.
-    """
+    """Return whether each spelling ends with a line end, and no text starts within a character."""
     last_bytes = arrays["spelling"][arrays["spelling_first"][1:] - 1]
     first_bytes = arrays["text"][arrays["text_end"][:-1]]
     starts_within_character = first_bytes & 0xC0 == 0x80

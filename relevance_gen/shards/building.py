@@ -109,7 +109,7 @@ def merge_segments(segments: Sequence[Segment]) -> Segment:
 
 
 def _without_removed(segment: Segment) -> Segment:
-    """Return a rebuilt segment without removed chunks; the others keep their positions."""
+    """Rebuild a segment without its removed chunks; the other chunks keep their positions."""
     if segment.postings.live is None:
         return segment
     chunk_ords = np.flatnonzero(segment.live)

@@ -25,7 +25,7 @@ from relevance_gen.shards.shard_files import ShardOpener, ShardWriter
 from relevance_gen.shards.version_store import MAX_UNPUBLISHED_S, VersionStore
 
 FindInVersion: TypeAlias = Callable[[IndexVersion], Offsets]
-"""A function that returns positions of chunks in a version, distinct and ascending."""
+"""A function that selects chunks of a version, and returns their ascending positions."""
 
 MAX_SHARD_TOKENS: Final = 256 << 20
 """Maximum size of a merged shard, about 1 Gi characters: a larger shard takes long to fetch."""
@@ -41,10 +41,10 @@ class ShardEditor(Protocol):
     """Makes new shards from existing shards, in this process or on another machine."""
 
     def without(self, shard: ShardRecord, positions: Offsets) -> ShardRecord:
-        """Return a shard without the chunks at some of its positions."""
+        """Return the record of a new shard without the chunks at `positions`, which `shard` has."""
 
     def merge(self, shards: Sequence[ShardRecord]) -> ShardRecord:
-        """Return one shard of the chunks of neighboring shards."""
+        """Return the record of a new shard with the chunks of neighboring shards."""
 
 
 @frozen(eq=False)
@@ -168,7 +168,7 @@ class IndexWriter:
         return n_removed
 
     def _without(self, version: IndexVersion, positions: Offsets) -> IndexVersion:
-        """Return a version without the chunks at `positions`, which are ascending."""
+        """Return a changed version without the chunks at these positions, which must ascend."""
         shards = []
         for shard in version.shards:
             start, stop = positions.searchsorted((shard.first, shard.stop))
@@ -179,7 +179,7 @@ class IndexWriter:
         return evolve(version, shards=tuple(remaining))
 
     def compact(self) -> int:
-        """Merge neighboring shards up to `MAX_SHARD_TOKENS`; return how many fewer there are."""
+        """Merge neighboring shards up to `MAX_SHARD_TOKENS`; return the decrease in number."""
         version = self._versions.begin().version
         if version is None:
             return 0
@@ -240,7 +240,8 @@ class IndexWriter:
 
         Raises:
             IndexFormatError: the index does not exist any more.
-            IndexConflictError: the index was replaced by one with another weighting or encoding.
+            IndexConflictError: the index was replaced by an index with another weighting or
+                encoding.
         """
         for attempt in itertools.count():
             newest = self._versions.begin()

@@ -41,7 +41,7 @@ def new_name(extension: str) -> str:
 
 
 def is_index_file(name: str) -> bool:
-    """Return whether a name is that of a file of an index; False for `index.json`."""
+    """Return whether a name has the form of an index's files; False for `index.json`."""
     patterns = (SHARD_FILE, _VERSION_FILE, _UNFINISHED_FILE)
     return any(pattern.fullmatch(name) for pattern in patterns)
 
@@ -108,7 +108,7 @@ class ShardRecord:
 
     @property
     def n_positions(self) -> int:
-        """Number of positions of the shard, those of removed and blank chunks included."""
+        """Number of positions of the shard, including removed and blank chunks."""
         return self.stop - self.first
 
     @property
@@ -122,7 +122,7 @@ class ShardRecord:
         return np.flatnonzero(flags) + self.first
 
     def encode_removed(self, positions: Offsets) -> str:
-        """Return the value of `removed` for a shard without the chunks at these positions."""
+        """Encode the positions of all removed chunks as the value of `removed`."""
         if not positions.size:
             return ""
         flags = np.zeros(self.n_positions, bool)
@@ -148,7 +148,7 @@ def _are_times(files: Any) -> bool:
 
 @frozen
 class IndexVersion:
-    """A version of an index: its settings and its shards at one moment."""
+    """An immutable version of an index: its settings and its shards."""
 
     number: int = field(validator=checks.integer(1))  # 1 more than that of the version before
     index_id: str = field(validator=checks.string)  # the same in all versions of one index
@@ -258,7 +258,7 @@ def _parse_shard(value: Any, path: str) -> ShardRecord:
 
 
 def _seal(content: dict[str, Any]) -> bytes:
-    """Return a JSON object that ends with the hash of all bytes before that field."""
+    """Return an object as JSON, with a last field that has the hash of all bytes before it."""
     unsealed = wire.serialize({"format": _FORMAT, **content})[:-1]
     return unsealed + b',"sha256":"%b"}' % hashlib.sha256(unsealed).hexdigest().encode()
 

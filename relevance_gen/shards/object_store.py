@@ -30,7 +30,7 @@ T = TypeVar("T")
 _CALL_TIMEOUT_S: Final = 30.0
 """Time limit of one call that transfers little."""
 _MIN_BYTES_PER_S: Final = 1 << 20
-"""Transfer rate that extends the time limit of a call that moves many bytes."""
+"""The time limit of a call is extended by its bytes divided by this rate."""
 _MAX_WAITING_THREADS: Final = 16
 """Threads that may wait for one folder at a time, if the package for its store lacks time
 limits."""
@@ -44,10 +44,10 @@ _call_slots: Final = WeakValueDictionary[str, threading.Semaphore]()
 
 @frozen
 class FileState:
-    """The content of a small file at one moment.
+    """The content of a small file when it was read.
 
     `content` is None if the file does not exist. `tag` is the identifier (ETag) that the store gave
-    this content, if the store has such identifiers.
+    this content; None if the store lacks ETags.
     """
 
     content: bytes | None

@@ -69,11 +69,12 @@ class ShardCache:
         Args:
             address: the address of the index.
             files: the files.
-            locks: receives the locks of the files; they remain in the cache until it is closed.
+            locks: receives the locks of the files, which keep the files in the cache until `locks`
+                is closed.
 
         Raises:
             IndexUnavailableError: the files in use would exceed `max_bytes`.
-            IndexFormatError: a file is not as it was written.
+            IndexFormatError: the size or the hash of a fetched file differs from its record.
             OSError: the store does not answer, or this folder cannot be written.
         """
         paths = {file.name: self._path(address, file) for file in files}
@@ -93,14 +94,14 @@ class ShardCache:
         return paths
 
     def remember(self, address: str, version: IndexVersion) -> None:
-        """Record the version of the index at an address that was opened, for `last_version`."""
+        """Store the version of the index at `address` that was opened, for `last_version`."""
         content = f"{version.name}\n".encode() + serialize_version(version)
         self._version_path(address).write_bytes(content)
 
     def last_version(self, address: str) -> CachedVersion | None:
-        """Return the version of the index at an address that was opened last on this machine.
+        """Return the version of the index at `address` that was opened last on this machine.
 
-        None if there is none, or if a shard of it is not in the cache any more.
+        None if no version was opened, or if one of its shards is not in the cache any more.
         """
         path = self._version_path(address)
         with suppress(FileNotFoundError):

@@ -179,7 +179,7 @@ class ShardOpener:
             return OpenedShards(segments, stack.pop_all())
 
     def keep_only(self, shards: Collection[ShardRecord]) -> None:
-        """Forget all open shards except these; their memory is freed when no search uses them."""
+        """Release all open shards except these; memory is freed when no search uses the shards."""
         names = {shard.file.name for shard in shards}
         self._files = {name: file for name, file in self._files.items() if name in names}
         kept = set(shards)

@@ -113,7 +113,7 @@ class VersionReader:
 
 @frozen(eq=False)
 class _Snapshot:
-    """A version of an index, and the index of its chunks, which is searched."""
+    """A version of an index, and the opened `ChunkIndex` of its chunks."""
 
     version: IndexVersion
     index: ChunkIndex
@@ -123,9 +123,9 @@ class ShardedIndex(MutableIndex):
     """An index in a folder or bucket.
 
     `ChunkIndex` with the same chunks gives the same results, bit for bit. Any number of processes
-    can search and change it at the same time. A change is durable when the call returns, and other
-    objects see it after their `refresh`. Each object searches the version that it opened or
-    refreshed last, and never returns to an older version. Safe to share between threads.
+    can search and change it at the same time. A change is durable when the call returns, and is
+    visible to other objects after their `refresh`. Each object searches the version that it opened
+    or refreshed last, and never returns to an older version. Thread-safe.
 
     An index in S3 or in a local folder accepts several writers at a time. In other stores, two
     writers that finish within some milliseconds can overwrite each other's change: use one writer
@@ -232,7 +232,7 @@ class ShardedIndex(MutableIndex):
         return len(self._snapshot.version.shards)
 
     def refresh(self) -> bool:
-        """Open the newest version if it is newer than the opened version; return whether it was.
+        """Open the newest version; return False if the opened version is the newest.
 
         Raises:
             IndexFormatError: the index is damaged; the version before remains.
@@ -322,9 +322,9 @@ class ShardedIndex(MutableIndex):
         return self._reader.open(version)._read(find_positions)
 
     def compact(self) -> int:
-        """Merge neighboring shards, discard removed chunks, and return how many fewer there are.
+        """Merge neighboring shards, discard removed chunks, and return the decrease in number.
 
-        `add` merges small shards by itself; this makes searches of an index with many changes
+        `add` already merges small shards; `compact` makes searches of an index with many changes
         faster.
         """
         n_merged = self._writer.compact()
@@ -338,7 +338,7 @@ def _built_file(
 ) -> Iterator[Path]:
     """Build an index with `ChunkIndex.build`, and yield its temporary file.
 
-    Arguments are as for `ChunkIndex.build`; the weighting is that of `writer`.
+    Arguments are as for `ChunkIndex.build`; the weighting is `writer`'s.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "built")

@@ -108,7 +108,7 @@ class VersionStore:
     def publish(self, version: IndexVersion, newest: Newest) -> IndexVersion:
         """Publish a version as the newest, and remove files that are no longer needed.
 
-        Return it with its name.
+        Return the version with the name of its file.
 
         Raises:
             IndexConflictError: another writer has published a version since `newest` was read.
@@ -175,10 +175,9 @@ class VersionStore:
         return {name: time_s for name, time_s in replaced.items() if name not in version.files}
 
     def _unknown_files(self, known: set[str], now_s: float) -> dict[str, float]:
-        """Return the files of the index that are not `known`, with a time at which they expire.
+        """Return the files of the index that are not in `known`, with a replacement time each.
 
-        The time is chosen as if they had been replaced, so that they remain for
-        `_UNKNOWN_RETENTION_S`.
+        The times are chosen so that the files remain for `_UNKNOWN_RETENTION_S`.
         """
         names = [name for name in self.files.list_names() if is_index_file(name)]
         expires_s = now_s + _UNKNOWN_RETENTION_S - _RETENTION_S
@@ -186,7 +185,7 @@ class VersionStore:
 
 
 def _retained(replaced: dict[str, float], now_s: float) -> dict[str, float]:
-    """Return the replaced files that readers may still need, by the times of their replacement."""
+    """Return the replaced files that readers may still need, with the times of replacement."""
     is_many = len(replaced) > _MAX_REPLACED_FILES
     retention_s = _SHORT_RETENTION_S if is_many else _RETENTION_S
     return {name: time_s for name, time_s in replaced.items() if now_s - time_s < retention_s}

@@ -105,7 +105,7 @@ _INSTRUCTIONS: Final = (
     "explain your (answer|reasoning)",
     "think step by step",
 )
-"""Regular expressions of clauses that tell how to answer, over words separated by spaces."""
+"""Regular expressions of instructions how to answer, over words separated by spaces."""
 _INSTRUCTION_WORDS: Final = frozenset(
     "please answer respond reply express round rounded state say mention drawing based relying"
     " using according reasoning step".split()

@@ -44,7 +44,7 @@ _NINE: Final = ord("9")
 _YEAR_DIGITS: Final = 4
 
 _ARTICLES: Final = tuple(article.encode() for article in "وال فال بال كال ولل ال لل".split())
-"""The Arabic article, and the article after "and", "so", "with", "like" and "for"; longer ones
+"""The Arabic article, and the article after "and", "so", "with", "like" and "for"; the longest are
 first."""
 _SHORT_ARTICLES: Final = _ARTICLES[-2:]
 """The last two articles, of which every other article contains at least one as a substring."""
@@ -72,7 +72,7 @@ class Occurrences:
     digits: Offsets
 
     def decode_term(self, occurrence: int) -> str:
-        """Return the folded spelling of the occurrence at an index, cut to `MAX_SPELLING_BYTES`."""
+        """Return the folded spelling of an occurrence, truncated to `MAX_SPELLING_BYTES`."""
         start = int(self.start[occurrence])
         n_bytes = min(int(self.length[occurrence]), MAX_SPELLING_BYTES)
         return self.folded[start : start + n_bytes].decode("utf-8", "replace")

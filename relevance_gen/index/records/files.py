@@ -31,7 +31,7 @@ MiB are returned."""
 
 
 class FileFormat(NamedTuple):
-    """The format of a file, as its name shows it.
+    """The format of a file, determined from the extensions of its name.
 
     Attributes:
         kind: the kind of records; None if the name is not that of a file of records.
@@ -268,7 +268,8 @@ def _open_parquet(
 
     Args:
         file: the file.
-        location: returns the current location, which is called after such an error.
+        location: returns the location for the error, as ``a.parquet row 3``; called only after an
+            error.
     """
     try:
         import pyarrow

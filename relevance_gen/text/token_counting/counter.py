@@ -204,7 +204,8 @@ def _counter(
 
     Args:
         source: the path of a rank file, the name of a published encoding, or a `tiktoken.Encoding`.
-        _modified: modification time of the file in ns; 0 for the file in this package and others.
+        _modified: modification time of the rank file in ns; 0 for the file in this package, and for
+            other sources.
         backend: as for `token_counter`.
 
     Raises:
