@@ -290,6 +290,7 @@ def test_page_excerpt_begins_with_the_sentence_that_answers(visit: Visit) -> Non
         [
             ["One two. Mr. Ames, see Fig. 2, left at 3 p.m. on foot. Then it rained.", [34, 40]],
             [f"{'word ' * 150}answer here. End.", [750, 762]],
+            ["Opening hours\n\nMonday to Friday, nine to five. Closed in May.", [0, 13]],
             ["x\n- first item\n- second item", [17, 20]],
             ["Long lines run on to the next line if they are wrapped\nby hand. End.", [60, 63]],
         ],
@@ -297,6 +298,7 @@ def test_page_excerpt_begins_with_the_sentence_that_answers(visit: Visit) -> Non
     assert excerpts == [
         ["Mr. Ames, see Fig. 2, left at 3 p.m. on foot. Then it rained.", False],
         ["answer here. End.", True],
+        ["Opening hours\n\nMonday to Friday, nine to five. Closed in May.", False],
         ["- second item", False],
         ["Long lines run on to the next line if they are wrapped\nby hand. End.", False],
     ]
@@ -523,6 +525,26 @@ def test_page_address_restores_index(visit: Visit) -> None:
     assert_shown(QUESTION, "all", "")
     visit.page.go_back()
     assert_shown("When are boats painted?", "index:boats", "Paint")
+
+
+def test_page_link_with_a_question_asks_an_index(browser: Any, server: Server) -> None:
+    """A link with a question and an index asks in a fresh browser, after a key was entered; its title is the question."""
+    visit = Visit(
+        browser, f"{server.url}/#q=When%20are%20boats%20painted%3F&in=index%3Aboats", key=None
+    )
+    visit.page.fill("#key", KEY)
+    visit.page.press("#key", "Enter")
+    visit.page.wait_for_selector(".from:text-is('Paint')")
+    assert visit.page.title() == "When are boats painted? – relevance_gen"
+    visit.wait_for_end()
+    visit.page.evaluate("location.hash = '#q=What%20is%20mended%20in%20winter%3F&in=index%3Aboats'")
+    visit.page.wait_for_selector("#asked:text('mended')")
+    visit.page.wait_for_selector(".excerpt >> text=Sails are")
+    visit.wait_for_end()
+    visit.page.go_back()
+    visit.page.wait_for_selector("#asked:text('painted')")
+    assert visit.page.title() == "When are boats painted? – relevance_gen"
+    visit.close()
 
 
 def test_chunks_end_with_sentences_and_code_stays_whole(visit: Visit) -> None:
@@ -812,6 +834,39 @@ def test_page_marks_passage_in_pdf_by_its_first_and_last_words(visit: Visit) -> 
     ]
 
 
+def test_page_lists_many_documents_in_a_dialog(visit: Visit) -> None:
+    """More than 12 documents are one button, whose dialog filters, opens and removes them."""
+    files_ = [
+        {
+            "name": f"notes-{number:02}.txt",
+            "mimeType": "",
+            "buffer": b"Notes about the harbour. " * 50,
+        }
+        for number in range(14)
+    ]
+    visit.page.set_input_files("#files", files_)
+    visit.page.wait_for_selector("#all >> text=14 documents")
+    assert visit.page.is_hidden("#names")
+    visit.page.click("#all")
+    visit.page.click("#shelf-rows button >> text=notes-13.txt")
+    assert visit.page.is_hidden("#shelf-dialog")
+    assert eventually(
+        lambda: visit.page.evaluate("document.querySelector('#text').scrollTop") > 100
+    )
+    visit.page.click("#all")
+    visit.page.fill("#shelf-filter", "NOTES-0")
+    assert visit.page.locator("#shelf-rows li:visible").count() == 10
+    assert visit.page.is_disabled("#shelf-remove")
+    visit.page.check("#shelf-all")
+    visit.page.uncheck("[aria-label='Select notes-03.txt']")
+    assert not visit.page.is_checked("#shelf-all")
+    visit.page.click("#shelf-remove >> text=Remove 9 documents")
+    visit.page.click("#shelf-close")
+    names = ["notes-03.txt", *(f"notes-{number}.txt" for number in range(10, 14))]
+    assert visit.page.locator("#names .name").all_text_contents() == names
+    assert visit.page.is_hidden("#all")
+
+
 def test_page_reports_each_file_that_cannot_be_read(visit: Visit) -> None:
     """Of several files the good one is added, and each bad one is named with its reason."""
     bad = [("picture.png", b"\x89PNG\0"), ("empty.txt", b""), ("broken.pdf", b"%PDF-1.7")]
@@ -1022,7 +1077,7 @@ def test_markup_stays_text(visit: Visit) -> None:
     visit.ask(f"ants {attack}")
     visit.open_why()
     assert visit.page.locator("img, main script").count() == 0
-    assert visit.page.title() == "relevance_gen"
+    assert visit.page.title() == f"ants {attack} – relevance_gen"
     refused = visit.page.evaluate(
         "() => { try { document.body.innerHTML = '<b>x</b>'; } catch (error) { return error.name; } }"
     )
@@ -1653,6 +1708,9 @@ def test_everybody_can_use_it(browser: Any, server: Server, scheme: str, width: 
     check()
     show("document")
     check()
+    visit.page.evaluate("document.querySelector('#all').click()")
+    check()
+    visit.page.click("#shelf-close")
     visit.page.click("#add")
     check()
     visit.page.click("#text-cancel")
@@ -1777,6 +1835,23 @@ def test_description_shows_stream_as_it_arrives(browser: Any, slow: Server) -> N
     assert "content-type: text/event-stream" in shown
     assert "word3 " in shown
     assert eventually(lambda: slow.stats()["backlog"] == 0)
+    visit.close()
+
+
+def test_page_theme_can_be_chosen_and_stays(browser: Any, server: Server) -> None:
+    """The button switches between light and dark, other than the system, and a reload keeps the choice."""
+    visit = Visit(browser, server.url, color_scheme="dark")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    dark = visit.page.evaluate(paper)
+    assert visit.page.inner_text("#theme") == "Light"
+    visit.page.click("#theme")
+    light = visit.page.evaluate(paper)
+    assert light != dark
+    visit.page.reload()
+    assert visit.page.evaluate(paper) == light
+    assert visit.page.inner_text("#theme") == "Dark"
+    visit.page.click("#theme")
+    assert visit.page.evaluate(paper) == dark
     visit.close()
 
 

@@ -265,7 +265,7 @@ def test_pages_load_no_foreign_resources(server: Server, path: str) -> None:
         without_icon = re.sub(rb'href="data:[^"]*"', b"", text)
         assert not re.search(rb"https?://|//[a-z]|@import|url\(", without_icon.replace(b"// ", b""))
     assert set(re.findall(rb'"static/([^"]+)"', answer.body)) == (
-        {b"page.css", b"main.js"} if path == "/" else set()
+        {b"page.css", b"main.js", b"theme.js"} if path == "/" else set()
     )
     directives = dict(
         one.split(" ", 1) for one in answer.headers["Content-Security-Policy"].split("; ")
@@ -394,3 +394,10 @@ def test_page_table_lists_explanation_parts() -> None:
     assert reasons
     named = re.findall(r", \[(.*?)\]\]", reasons[1])
     assert set(re.findall(r'"(\w+)"', " ".join(named))) == parts
+
+
+def test_page_stays_small() -> None:
+    """The files that the page loads are together below 150 kB."""
+    static = ROOT / "relevance_gen" / "serve" / "static"
+    page_files = [static / "page.html", *static.joinpath("page").iterdir()]
+    assert sum(file.stat().st_size for file in page_files) < 150_000

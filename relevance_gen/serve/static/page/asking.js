@@ -11,6 +11,7 @@ import { itemOf, markExcerpt, passageOf } from "./passages.js";
 import { choose } from "./view.js";
 import { isViewing, showFile } from "./viewer.js";
 
+const NAME = "relevance_gen";
 const MOST_FOUND = 30;
 const PROBABLE = 0.8;  // least confidence that is called probable
 const FEW = 6;  // passages that are listed before the button for all is pressed
@@ -57,8 +58,9 @@ export async function ask(question) {
     return;
   }
   const turn = { id: Math.max(Date.now(), 1 + (turns.at(-1)?.id ?? 0)), question, query: queryOf(question, turns.at(-1)?.query), scope: at("scope").value, corpus: corpus(), hits: [], answers: [], sources: [], status: "", pace: "", model: "", path: "" };
+  const isInAddress = addressOf(turn) === location.hash;
+  history[isInAddress ? "replaceState" : "pushState"]({ turn: turn.id }, "", addressOf(turn));
   show(turn);
-  history.pushState({ turn: turn.id }, "", addressOf(turn));
   at("right").scrollTop = 0;
   await work(async (signal) => {
     say("Searching …");
@@ -136,6 +138,7 @@ export function show(turn) {
   say(status);
   at("hint").hidden = turn !== null;
   at("asked").textContent = turn?.question ?? "";
+  document.title = turn ? `${turn.question} – ${NAME}` : NAME;
   at("nothing").textContent = CONDITIONS.test(turn?.question ?? "") ? NO_MATCH : NO_WORD;
   at("nothing").hidden = !turn || !status || hits.length > 0 || Boolean(turn.removedName);
   at("answer").hidden = true;

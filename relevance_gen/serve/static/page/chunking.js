@@ -86,7 +86,7 @@ export function unitsOf(text) {
   return (point) => units[point];
 }
 
-/** Extend a part of a text to whole sentences, or whole lines where there are none. An end stays if its sentence is long;
+/** Extend a part of a text to whole sentences, or whole lines where there are none; a heading to the next sentence. An end stays if its sentence is long;
     `isCut` is true for the start. */
 export function sentencesOf(text, [start, stop]) {
   const end = start + text.slice(start, stop).trimEnd().length;
@@ -102,6 +102,8 @@ export function sentencesOf(text, [start, stop]) {
     }
   }
   while (first < start && BLANK.test(text[first])) first += 1;
+  const next = text.slice(last).search(/\S/);
+  if (next > 0 && isHeading(text.slice(first, last))) return sentencesOf(text, [start, last + next + 1]);
   const isCut = start - first > MOST_WIDENED;
   return { start: isCut ? start : first, end: last - end > MOST_WIDENED ? end : last, isCut };
 }

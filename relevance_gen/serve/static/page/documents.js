@@ -10,6 +10,7 @@ import { Corpus, isTooMuch, post, tooMuch } from "./server.js";
 const GROUP = [12, 4000];  // minimum numbers of chunks and characters of a group
 const AT_ONCE = 2000;  // chunks that are drawn when a document is read; later chunks are drawn near the view
 const DRAWS_LATER = "ContentVisibilityAutoStateChangeEvent" in globalThis;
+const MOST_NAMES = 12;  // documents whose names are listed above the text; more are listed in a dialog
 const SLICE_MS = 12;  // maximum time of work before the browser can draw
 
 const utf8 = new TextEncoder();
@@ -197,6 +198,9 @@ function collect(removed = null) {
   corpora = new Map();
   listScopes();
   at("empty").hidden = documents.length > 0;
+  at("names").hidden = documents.length > MOST_NAMES;
+  at("all").hidden = !at("names").hidden;
+  at("all").textContent = counted(documents.length, "document");
   at("names").setAttribute("aria-label", counted(documents.length, "document"));
   at("text").removeAttribute("aria-busy");
   listeners.changed(removed);

@@ -7,8 +7,9 @@ import { at, complain } from "./dom.js";
 import { copy, markdownOf, save } from "./exporting.js";
 import { forgetAll, kept } from "./keeping.js";
 import { placeMarks, sizes } from "./marks.js";
-import { forgetIndexes, lookForIndexes } from "./offered.js";
-import { askForLimits, hasKey, takeKey } from "./server.js";
+import { forgetIndexes, isIndex, lookForIndexes } from "./offered.js";
+import { askForKey, askForLimits, hasKey, takeKey } from "./server.js";
+import { openShelf, startShelf } from "./shelf.js";
 import { choose } from "./view.js";
 import { showFile } from "./viewer.js";
 
@@ -105,8 +106,8 @@ function inAddress() {
 async function begin() {
   askForLimits();
   const before = await kept();
-  if (hasKey()) await lookForIndexes();
   const { question: asked, scope } = inAddress();
+  if (hasKey()) await lookForIndexes();
   const isExample = before.documents.every(({ id }) => id === EXAMPLE_ID);
   at("question").value = asked || before.turns.at(-1)?.question || (isExample ? EXAMPLE.question : "");
   if (before.documents.length) {
@@ -115,10 +116,15 @@ async function begin() {
   } else {
     await addDocument({ id: EXAMPLE_ID, name: EXAMPLE.name, parts: [{ place: {}, text: at("example").textContent }] }).catch(complain);
   }
+  if (asked && isIndex(scope) && !hasKey()) {
+    await askForKey().catch(() => {});  // a cancelled dialog: the index stays unknown
+    await lookForIndexes();
+    listScopes();
+  }
   const last = asking.turns.findLast((turn) => !asked || (turn.question === asked && turn.scope === scope));
-  if (!last) chooseScope(scope);
+  const isThere = last || chooseScope(scope);
   if (last) asking.revisit(last);
-  else if (asked && hasKey() && before.documents.length) asking.ask(asked);
+  else if (asked && isThere && (isIndex(scope) || !isExample)) asking.ask(asked);
   listeners.changed = (removed) => {
     if (removed?.id === EXAMPLE_ID) {
       asking.forgetExample(removed);
@@ -142,9 +148,11 @@ function start() {
   const showKeptDialog = prepareDialog("forget", forgetEverything);
   const showTextDialog = prepareDialog("text", () => takeText(at("pasted").value));
   prepareDialog("key");
+  startShelf();
   const on = (id, act, kind = "click") => at(id).addEventListener(kind, act);
   on("ask", (event) => { event.preventDefault(); asking.ask(at("question").value.trim()); }, "submit");
   on("stop", asking.stopAll);
+  on("all", openShelf);
   on("again", asking.askAgain);
   on("retry", () => asking.reanswer({ again: true }));
   on("anyway", () => asking.reanswer({ mode: "anyway" }));
@@ -172,7 +180,7 @@ function start() {
     const { question, scope } = inAddress();
     if (!question) return;
     at("question").value = question;
-    chooseScope(scope);
+    if (chooseScope(scope) && !history.state) asking.ask(question);  // an entry of the history has a state
   });
   addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dropping"); });
   addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("dropping"); });

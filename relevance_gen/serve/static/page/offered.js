@@ -25,9 +25,11 @@ export function optionsOfIndexes() {
   return [make("optgroup", { label: "On the server" }, ...options)];
 }
 
+export const isIndex = (scope) => scope.startsWith(PREFIX);
+
 /** Return the index of an option; null for other options. */
 export function indexOf(value) {
-  if (!value.startsWith(PREFIX)) return null;
+  if (!isIndex(value)) return null;
   const name = value.slice(PREFIX.length);
   if (!asked.has(name)) asked.set(name, new OfferedIndex(name));
   return asked.get(name);

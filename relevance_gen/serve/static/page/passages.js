@@ -13,7 +13,7 @@ const ELLIPSIS = "… ";  // before an excerpt that begins inside a sentence
 export function itemOf(turn, hit, place, go) {
   const { from, to, isCut } = excerptOf(hit);
   const { text, document, isFenced } = hit.chunk;
-  const element = make("span", { className: "excerpt" }, isCut ? ELLIPSIS : null, ...reading(text.slice(from, to), document.kind, { isFenced }), to < text.length ? "…" : null);
+  const element = make("span", { className: "excerpt" }, isCut ? ELLIPSIS : null, ...reading(text.slice(from, to), document.kind, { isFenced }), to < text.length ? " …" : null);
   element.classList.toggle("code", document.kind === "code");
   hit.excerpt = { from, to, isCut, element };
   const score = make("span", { className: "score numbers", textContent: hit.score.toFixed(2) });

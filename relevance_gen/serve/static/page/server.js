@@ -135,7 +135,7 @@ export const sentence = (message) => `${message[0].toUpperCase()}${message.slice
 let keyAsked = null;
 
 /** Show the dialog for the key once, for all requests that wait for it. */
-function askForKey(complaint) {
+export function askForKey(complaint) {
   keyAsked ??= showKeyDialog(complaint).finally(() => { keyAsked = null; });
   return keyAsked;
 }
