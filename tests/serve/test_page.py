@@ -949,6 +949,26 @@ def test_page_reload_restores_and_clear_removes_all(browser: Any, server: Server
     visit.close()
 
 
+def test_page_releases_elements_of_earlier_questions(visit: Visit) -> None:
+    """Few elements of a question stay in memory after the next question."""
+    visit.forget_example()
+    visit.add("\n\n".join(f"{'The ferry leaves. ' * 12}Boat {number}." for number in range(40)))
+    session = visit.context.new_cdp_session(visit.page)
+
+    def n_nodes(n_questions: int) -> int:
+        for number in range(n_questions):
+            visit.ask(f"When does the ferry with boat {number} leave?")
+            visit.wait_for_end()
+        visit.page.locator("#earlier-turns summary >> nth=0").click()
+        visit.page.locator("#earlier-turns summary >> nth=0").click()
+        session.send("HeapProfiler.collectGarbage")
+        return int(session.send("Memory.getDOMCounters")["nodes"])
+
+    n_before = n_nodes(3)
+    n_after = n_nodes(6)
+    assert n_after < n_before + 6 * 40
+
+
 def test_page_tabs_are_independent(visit: Visit) -> None:
     """A question in one tab does not change a second tab: after a reload both are restored."""
     other = visit.context.new_page()

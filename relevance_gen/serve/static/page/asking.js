@@ -132,6 +132,7 @@ export function reanswer({ again = false, mode = current?.mode } = {}) {
 
 /** Display a turn, or none for null; earlier turns are listed below it, collapsed. */
 export function show(turn) {
+  for (const hit of current?.hits ?? []) hit.button = hit.excerpt = null;  // `itemOf` makes these elements again
   current = turn;
   hidePeek();
   const { hits = [], status = "" } = turn ?? {};
@@ -182,6 +183,7 @@ function drawEarlier() {
   at("earlier-turns").replaceChildren(...others.map((turn) => {
     const folded = make("details", {}, make("summary", { className: "asked-before" }, turn.question));
     folded.addEventListener("toggle", () => {
+      if (!folded.open) return folded.replaceChildren(folded.firstChild);
       if (folded.children.length > 1) return;
       const texts = turn.answers.map((_, number) => make("div", { className: "sample" }, ...nodesOf(turn, number, (chunk) => { show(turn); goToChunk(chunk); })));
       folded.append(...texts, button("Show passages", () => { stopAll(); show(turn); at("right").scrollTop = 0; }));
