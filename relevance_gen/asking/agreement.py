@@ -67,7 +67,7 @@ class Statement:
 
 
 def agrees(sentence: Statement, sources: Sequence[Statement]) -> bool:
-    """Return whether numbers, names and negations of a sentence agree with its spans.
+    """Return whether numbers, names and negations of a sentence agree with its sources.
 
     >>> ants = read_statement("Ants count their 12 steps and do not see far.")
     >>> agrees(read_statement("Ants count twelve steps."), [ants])

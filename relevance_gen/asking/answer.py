@@ -57,7 +57,7 @@ class Source(PydanticSerializable):
         return " ".join(self.text.split())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as the server writes it, and the part that is in the prompt."""
+        """Return the fields of the result, and as ``shown`` the start and end of the part."""
         shown = {"start": self.start, "end": self.end}
         return {**self.result.to_dict(), "shown": shown}
 
@@ -127,7 +127,7 @@ class Answer(PydanticSerializable):
         return None if self.response is None else self.response.responses[0].finish_reason
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain dicts and lists that JSON can hold, if the chunks' metadata are."""
+        """Return the answer as dicts and lists, valid as JSON if the chunks' metadata is valid."""
         return {
             "text": self.text,
             "found": self.found,

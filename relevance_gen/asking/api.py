@@ -119,7 +119,10 @@ class AnswerStream(Iterator[str]):
                 self.citations += (part,)
 
     def _cite_first(self, pieces: Iterator[str]) -> Iterator[str]:
-        """Yield the first sentence and store its citation; all of a text without words."""
+        """Yield the text up to the end of the first sentence, and store the sentence's citation.
+
+        A text without words is yielded unchanged. The rest of the pieces is discarded.
+        """
         text = ""
         for part in self._cited(pieces):
             if isinstance(part, str):
@@ -260,7 +263,11 @@ def copies_without_model(
 
 
 def _default_neighbors(chunks: SearchableChunks) -> int | Neighborhood:
-    """Return the option `neighbors` of a search: chunks of files form running texts."""
+    """Return the default of the search option `neighbors`.
+
+    For an index it is the index's own default. A list of chunks that all have the metadata key
+    ``path`` forms running texts, in which chunks of one file are neighbors; otherwise 0.
+    """
     if isinstance(chunks, BaseIndex):
         return chunks.default_neighbors
     paths = []
@@ -313,7 +320,7 @@ def ask(*args: Any, **options: Any) -> Answer:  # noqa: D417 - those of ask_stre
         copy: whether the answer is the sentences of the best passage, word for word, with single
             spaces. None uses the setting in the model file; the embedded model copies.
         instructions: the instructions for a chat model.
-        chat_template: a Jinja template instead of the one in the model's file.
+        chat_template: a Jinja template instead of the template in the model's file.
         template_variables: further variables of the template; ``enable_thinking`` is false by
             default.
         options: all options of `search` except ``spans``. The default of ``neighbors`` is 2 for a
@@ -340,7 +347,7 @@ def ask(*args: Any, **options: Any) -> Answer:  # noqa: D417 - those of ask_stre
 
 
 def _check_names(fields: Iterable[str]) -> None:
-    """Raise an error for a name that is no option of `ask`."""
+    """Raise an error for a name that is not an option of `ask`."""
     names = [*inspect.signature(ask_stream).parameters, *RequestFields.__annotations__]
     known = [name for name in names if name not in ("options", "text", "num_samples")]
     for name in fields:

@@ -7,7 +7,7 @@ The utility of a sentence s of a chunk d is
 The scores of sentences are from a search among all sentences of all chunks, with the title of the
 chunk; the scores of chunks are from a search among the chunks. Only neighbors in the same chunk
 count. Sentences are selected in the order of their utility; a sentence that does not fit is
-skipped. The first of equal sentences wins.
+skipped. Of equal sentences the first is selected.
 
 Source: the rule is ours, measured in bench/compress.py.
 """

@@ -24,8 +24,8 @@ from relevance_gen.types import SearchResponse
 _CHAT_MAX_TOKENS = 512
 _COMPLETION_MAX_TOKENS = 128
 _SEVERAL_PASSAGES_TOKENS = 128
-"""Longest prompt of more than one passage where a model follows no instructions: the embedded one
-finds the right sentence best among very few."""
+"""Maximum tokens of a prompt with several passages for a model that does not follow instructions:
+the embedded model finds the right sentence best among few sentences."""
 _FRAME_BYTES = 2048
 """Upper bound of the bytes that a template adds to a message."""
 
@@ -102,7 +102,7 @@ def prepare(
 
 @frozen
 class _Chat:
-    """The request to a model with a chat template."""
+    """Writes the request to a model with a chat template, for sources that fit into the prompt."""
 
     model: PromptModel
     question: str
@@ -113,16 +113,16 @@ class _Chat:
 
     def fits(self, sources: Sequence[Source]) -> bool:
         raise_if_cancelled()
-        room = _room(self.model, self.fields)
+        max_prompt_tokens = _max_prompt_tokens(self.model, self.fields)
         n_bytes = _n_bytes(*self._message(sources).values())
-        if n_bytes + _FRAME_BYTES <= room:  # each token has at least one byte
+        if n_bytes + _FRAME_BYTES <= max_prompt_tokens:  # each token has at least one byte
             return True
         if (
             n_bytes > MAX_BYTES_PER_TOKEN * self.model.chat_format.n_ctx
         ):  # the model would refuse to count them
             return False
         n_tokens = self.model.count_chat_tokens([self._message(sources)], **self.rendering)
-        return n_tokens <= room
+        return n_tokens <= max_prompt_tokens
 
     def write(self, sources: Sequence[Source]) -> dict[str, Any]:
         request = {"messages": [self._message(sources)], **self.rendering, **self.fields}
@@ -138,7 +138,7 @@ class _Chat:
 
 @frozen
 class _CompletionPrompt:
-    """The request to a model that follows no instructions, such as the embedded model."""
+    """Writes the request to a model that does not follow instructions, as the embedded model."""
 
     model: PromptModel
     question: str
@@ -147,13 +147,13 @@ class _CompletionPrompt:
 
     def fits(self, sources: Sequence[Source]) -> bool:
         raise_if_cancelled()
-        room = _room(self.model, self.fields)
+        max_prompt_tokens = _max_prompt_tokens(self.model, self.fields)
         if len(sources) > 1:
-            room = min(room, _SEVERAL_PASSAGES_TOKENS)
+            max_prompt_tokens = min(max_prompt_tokens, _SEVERAL_PASSAGES_TOKENS)
         prompt = completion_prompt(self.question, sources)
         return (
-            _n_bytes(prompt) <= MAX_BYTES_PER_TOKEN * room
-            and self.model.count_tokens(prompt) <= room
+            _n_bytes(prompt) <= MAX_BYTES_PER_TOKEN * max_prompt_tokens
+            and self.model.count_tokens(prompt) <= max_prompt_tokens
         )
 
     def write(self, sources: Sequence[Source]) -> dict[str, Any]:
@@ -170,7 +170,10 @@ def _n_bytes(*texts: str) -> int:
     return sum(len(text.encode(errors="replace")) for text in texts)
 
 
-def _room(model: PromptModel, fields: Mapping[str, Any]) -> int:
-    """Return the maximum tokens of a prompt; at most half of the context is for the answer."""
+def _max_prompt_tokens(model: PromptModel, fields: Mapping[str, Any]) -> int:
+    """Return the maximum tokens of a prompt: the context, less the tokens of the answer.
+
+    At most half of the context is reserved for the answer.
+    """
     n_ctx, max_tokens = model.chat_format.n_ctx, int(fields["max_tokens"])
     return n_ctx - min(max_tokens, n_ctx // 2)

@@ -12,8 +12,8 @@ from relevance_gen.text.chunking import sentences
 from relevance_gen.types import SearchResult
 
 Fits: TypeAlias = Callable[[Sequence[Source]], bool]
-"""Whether a prompt with these sources fits; then a prompt with fewer or shorter sources fits
-too."""
+"""Returns whether a prompt with these sources fits into the context of the model. If it does, a
+prompt with fewer or shorter sources does, too."""
 
 _NAMED_ROW = re.compile(r"\|.*: .*\|")
 _MAX_TRIED = 100

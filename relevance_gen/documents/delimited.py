@@ -16,7 +16,7 @@ SUFFIXES: Final = frozenset({".csv", ".tsv"})
 _DELIMITERS: Final = "\t;,|"
 _QUOTED: Final = re.compile('"[^"]*"')
 _MAX_HEADER_CHARS: Final = 1 << 16
-"""Maximum characters of the first line; a file with a longer first line is no table."""
+"""Maximum characters of the first line; a file with a longer first line is not a table."""
 _MAX_LINE_CHARS: Final = 1 << 20
 _MAX_RECORD_LINES: Final = 1000
 """Lines of a record above which its quotation mark counts as a character of the cell."""

@@ -105,7 +105,7 @@ class Extracted:
 
 
 class _CpuTimeExceeded(BaseException):
-    """The end of an extraction that exceeded its CPU time.
+    """Raised in an extraction that has exceeded its CPU time, to end it.
 
     It is not an `Exception`, so that a library does not catch it and continue.
     """
@@ -144,7 +144,7 @@ def _archive_format(content: bytes) -> Format | None:
 
 
 def needs_parser(name: str, content: bytes) -> bool:
-    """Return whether a parser would extract the text of a file: a hostile file can exploit it.
+    """Return whether the text of a file is extracted by a parser, which a hostile file can exploit.
 
     True also for an archive that merely contains the name of a document's member; False for a
     document that cannot be read in this environment. The check takes time proportional to the size

@@ -25,7 +25,7 @@ from relevance_gen.request_scope import raise_if_cancelled
 MAX_PATTERN_CHARS: Final = 1024
 """Maximum characters of a pattern: longer lines of ignore files are skipped, globs are refused."""
 MAX_PATTERN_WILDCARDS: Final = 64
-"""Maximum number of ``*``, ``?`` and ``[`` in a pattern, with the same effects on a longer one."""
+"""Maximum number of ``*``, ``?`` and ``[`` in a pattern; with more, it is skipped or refused."""
 
 _WILDCARDS: Final = re.compile(r"[*?[]")
 _ANY_FOLDERS: Final = "**"

@@ -58,7 +58,7 @@ class DocumentPool:
         forks.register(self)
 
     def renew_after_fork(self) -> None:
-        """Begin without threads and jobs: those of the parent are not in this process."""
+        """Discard threads and jobs, because a forked process lacks the threads of its parent."""
         self._jobs: queue.SimpleQueue[_ExtractionJob] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._n_threads = 0
@@ -151,7 +151,7 @@ def _to_extracted(fields: dict[str, Any]) -> Extracted:
 
 
 class _ExtractionJob:
-    """A document whose text is to extract, and the future of the text."""
+    """A queued document, and the future of its text."""
 
     def __init__(self, name: str, content: bytes) -> None:
         self.name = name

@@ -284,10 +284,10 @@ class _TextParser:
 
 
 def _has_header_row(rows: list[list[str]]) -> bool:
-    """Return whether the first row of a table consists of column names, although it has no mark.
+    """Return whether the first row of a table, not marked as a header, consists of column names.
 
-    Besides the rule of `is_header`, its cells have no digits, and the table has more than two
-    columns, or a digit in each cell of a column: two columns can be names and values.
+    It must satisfy `is_header`, and its cells must not have digits. The table must have more than
+    two columns, or a column with a digit in each cell: two columns can be names and values.
     """
     header, *others = rows
     if not others or not is_header(header) or any(map(_DIGIT.search, header)):

@@ -18,9 +18,9 @@ _NUMBER: Final = re.compile(r"(?!\d{4}$)[-+\d.,%\s]*\d[-+\d.,%\s]*")
 
 
 def is_header(cells: Sequence[str]) -> bool:
-    """Return whether the first row of a table consists of column names.
+    """Return whether the first row of a table, with these cells, consists of column names.
 
-    It does if it has several cells, all different, and none is empty or a number.
+    This is true of several cells that are all different, of which none is empty or a number.
     """
     is_distinct = len(set(cells)) == len(cells) > 1
     return is_distinct and all(cell and not _NUMBER.fullmatch(cell) for cell in cells)
