@@ -127,7 +127,7 @@ class _WordReader:
     is_first: bool = True
 
     def add(self, token: str) -> None:
-        """Add a word."""
+        """Add a word to the statement, and update the state of the clause."""
         word = token.casefold()
         if word in _NUMBER_WORDS:
             self.statement.numbers.add(_NUMBER_WORDS[word])

@@ -11,10 +11,10 @@ and the share of a sentence s that a span p covers is the share of the weight of
     share(s, p) = Σ w(t) for t in both s and p  /  Σ w(t) for t in s
 
 The span with the largest share supports a sentence if the share is at least 0.35. Further spans are
-added in the order of the weight that they add, while that is at least 0.2 of the total. Of equal
-spans the first is used. A sentence that occurs verbatim in a source has a share of 1. A sentence
-that repeats itself, or whose numbers, names or negations disagree with its spans
-(`asking.agreement`), has no spans. Source: the rule is ours, measured in bench/citing.py.
+added in the order of the weight that they add, while that is at least 0.2 of the total. If spans
+are equal, the first is used. A sentence that occurs verbatim in a source has a share of 1. A
+sentence that repeats itself, or whose numbers, names or negations disagree with its spans
+(`asking.agreement`), gets none. Source: the rule is ours, measured in bench/citing.py.
 """
 
 from __future__ import annotations

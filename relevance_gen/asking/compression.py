@@ -7,7 +7,7 @@ The utility of a sentence s of a chunk d is
 The scores of sentences are from a search among all sentences of all chunks, with the title of the
 chunk; the scores of chunks are from a search among the chunks. Only neighbors in the same chunk
 count. Sentences are selected in the order of their utility; a sentence that does not fit is
-skipped. Of equal sentences the first is selected.
+skipped. If utilities are equal, the first sentence is selected.
 
 Source: the rule is ours, measured in bench/compress.py.
 """
@@ -119,7 +119,7 @@ def compress(
 
 
 def _split(texts: Sequence[str]) -> list[_Sentence]:
-    """Return the sentences of all texts."""
+    """Return the spans of the sentences of all texts, text after text."""
     reserve("sentence_char", max(map(len, texts), default=0))
     sentences: list[_Sentence] = []
     for chunk_ord, text in enumerate(texts):

@@ -202,7 +202,7 @@ class FolderIndex(BaseIndex):
 
     def answer_all(
         self,
-        asked: Sequence[SearchParams],
+        searches: Sequence[SearchParams],
         models: SearchModels = NO_MODELS,
         *,
         allow_partial: bool = False,
@@ -211,13 +211,13 @@ class FolderIndex(BaseIndex):
 
         An encoder encodes the best lexical candidates during the search: no vectors are stored.
         """
-        return self.snapshot().answer_all(asked, models, allow_partial=allow_partial)
+        return self.snapshot().answer_all(searches, models, allow_partial=allow_partial)
 
     def explain_one(
-        self, question: SearchParams, chunk: int, models: SearchModels = NO_MODELS
+        self, params: SearchParams, chunk: int, models: SearchModels = NO_MODELS
     ) -> Explanation:
         """Explain the score of the chunk at a position in the last snapshot, without an update."""
-        return self._last_or_first.explain_one(question, chunk, models)
+        return self._last_or_first.explain_one(params, chunk, models)
 
     def files(self, glob: str | Sequence[str] = ()) -> list[str]:
         """Update the index, and return the paths of its files, files of a folder before subfolders.

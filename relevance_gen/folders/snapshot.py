@@ -93,7 +93,7 @@ class FolderSnapshot(BaseIndex):
 
     def answer_all(
         self,
-        asked: Sequence[SearchParams],
+        searches: Sequence[SearchParams],
         models: SearchModels = NO_MODELS,
         *,
         allow_partial: bool = False,
@@ -103,7 +103,7 @@ class FolderSnapshot(BaseIndex):
         An encoder encodes the best lexical candidates during the search: no vectors are stored.
         """
         responses = self.index.answer_all(
-            list(map(self._without_metadata, asked)),
+            list(map(self._without_metadata, searches)),
             models,
             allow_partial=allow_partial,
             rerankings=self._rankings,
@@ -111,11 +111,11 @@ class FolderSnapshot(BaseIndex):
         return list(map(self._with_metadata, responses))
 
     def explain_one(
-        self, question: SearchParams, chunk: int, models: SearchModels = NO_MODELS
+        self, params: SearchParams, chunk: int, models: SearchModels = NO_MODELS
     ) -> Explanation:
         """Explain the score of the chunk at a position for one search."""
         return self.index.explain_one(
-            self._without_metadata(question), chunk, models, rerankings=self._rankings
+            self._without_metadata(params), chunk, models, rerankings=self._rankings
         )
 
     @property
@@ -184,13 +184,13 @@ class FolderSnapshot(BaseIndex):
             results.append(evolve(result, metadata=metadata))
         return evolve(response, results=tuple(results))
 
-    def _without_metadata(self, question: SearchParams) -> SearchParams:
+    def _without_metadata(self, params: SearchParams) -> SearchParams:
         """Return search parameters whose filter is a mask, and `distinct` key group numbers.
 
         The index itself stores no metadata. When ranking files, each file is a group by default.
         """
-        where = question.where
-        distinct = question.distinct
+        where = params.where
+        distinct = params.distinct
         if isinstance(where, Mapping):
             where = self._mask(where)
         elif callable(where):
@@ -204,10 +204,10 @@ class FolderSnapshot(BaseIndex):
         elif self.by_file:
             file_numbers = np.arange(1, len(self.paths) + 1, dtype=np.uint64)
             distinct = GroupKeys(file_numbers.repeat(np.diff(self.bounds)))
-        neighbors = question.neighbors
+        neighbors = params.neighbors
         if isinstance(neighbors, int) and neighbors:
             neighbors = Neighborhood(neighbors, self.bounds[:-1])
-        return evolve(question, where=where, distinct=distinct, neighbors=neighbors)
+        return evolve(params, where=where, distinct=distinct, neighbors=neighbors)
 
     def _mask(self, where: Mapping[str, Any]) -> Flags:
         """Return a mask of the chunks whose metadata matches `where`.

@@ -49,7 +49,7 @@ class ShardEditor(Protocol):
 
 @frozen(eq=False)
 class LocalShardEditor:
-    """Makes new shards in this process."""
+    """A `ShardEditor` that reads and writes shards in this process."""
 
     opener: ShardOpener
     writer: ShardWriter

@@ -173,7 +173,7 @@ class IndexVersion:
 
     @cached_property
     def statistics(self) -> Statistics:
-        """The statistics of all chunks, without arrays."""
+        """Statistics of the chunks of all shards, without the arrays in the statistics files."""
         return sum((shard.scalars for shard in self.shards), Statistics())
 
     @property
@@ -199,7 +199,7 @@ def new_version_name(number: int) -> str:
 
 
 def serialize_version(version: IndexVersion) -> bytes:
-    """Return the content of a version's file."""
+    """Return the content of a version's file: sealed JSON, which `parse_version` reads."""
     content = asdict(version)
     del content["name"]
     return _seal(content)

@@ -69,7 +69,7 @@ class VersionReader:
         forks.register(self)
 
     def renew_after_fork(self) -> None:
-        """Create the lock again."""
+        """Create the lock again, which a thread of the parent process may hold."""
         self._opening = threading.Lock()
 
     def counter(self, version: IndexVersion) -> TokenCounter:
@@ -154,7 +154,7 @@ class ShardedIndex(MutableIndex):
         forks.register(self)
 
     def renew_after_fork(self) -> None:
-        """Create the lock of refreshes again."""
+        """Create the lock of refreshes again, which a thread of the parent process may hold."""
         self._refreshing = threading.Lock()
 
     @classmethod

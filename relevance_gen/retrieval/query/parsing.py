@@ -77,7 +77,7 @@ class QueryTerm:
 
 @frozen(eq=False)
 class Query:
-    """A parsed query."""
+    """A parsed query: the text, its tokens, and the distinct terms that are searched for."""
 
     text: str  # the text that was tokenized
     ids: Ids  # term ids of its tokens, in reading order, shape (T,)

@@ -175,7 +175,7 @@ class FeatureRows:
 
 @frozen
 class ChunkFields:
-    """The stored fields of one chunk."""
+    """The fields of one chunk that a search result contains: text, metadata and title."""
 
     text: str
     metadata: Metadata
@@ -205,12 +205,12 @@ STORED_FIELDS: Final = StoredFields()
 
 @frozen
 class TermPrefixes(FeatureSpec):
-    """The prefixes of the words of chunks, as `SparseVector`; stop words do not count."""
+    """A feature spec: the prefixes of the words of chunks, except stop words, as `SparseVector`."""
 
     max_chunks = MAX_CHUNKS
 
     def extract(self, batch: ChunkBatch) -> SparseVector:
-        """Return the prefixes.
+        """Return the word prefixes of each chunk.
 
         They come from the texts if the segment has no token sequences and nothing else needs
         tokens.

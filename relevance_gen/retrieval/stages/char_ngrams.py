@@ -49,7 +49,7 @@ _BATCH_TOKENS: Final = 1 << 15
 
 @frozen
 class CharNgramFeatures(FeatureSpec):
-    """The character 4-grams of the words of chunks, as `SparseVector`."""
+    """A feature spec: the character 4-grams of the words of chunks, as `SparseVector`."""
 
     max_chunks = MAX_CHUNKS
 
@@ -73,7 +73,7 @@ class CharNgramFeatures(FeatureSpec):
 
 @frozen(eq=False)
 class CharNgrams(Stage):
-    """Adds the similarity of character 4-grams."""
+    """A stage that adds the similarity of the character 4-grams of chunk and query."""
 
     order = 3
     parts = ("char_ngrams",)
@@ -82,11 +82,11 @@ class CharNgrams(Stage):
 
     @classmethod
     def of(cls, terms: WeightedTerms) -> CharNgrams | None:
-        """Return the stage if the chunks or the query may not be in English."""
+        """Return the stage; None if the chunks are in English and the query is ASCII."""
         return None if terms.statistics.is_english and terms.query.text.isascii() else cls()
 
     def self_score(self, total: float, own: SelfMatch) -> float:
-        """Add the full weight: the query has all of its own 4-grams."""
+        """Return `total` plus the full weight: the query has all of its own 4-grams."""
         return total + WEIGHT * own.cosine
 
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:

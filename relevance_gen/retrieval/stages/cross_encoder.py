@@ -52,7 +52,7 @@ class TextReranker(Protocol):
 
 @frozen(eq=False)
 class CrossEncoderRerank(RerankStage):
-    """Replaces the scores of the best chunks by a reranker's.
+    """A stage that replaces the scores of the best chunks by the scores of a reranker.
 
     These are the best `n_candidates` chunks, or all if that is None.
     """
@@ -63,7 +63,11 @@ class CrossEncoderRerank(RerankStage):
     parts = ("reranker",)
 
     def candidate_rows(self, table: CandidateTable) -> Offsets:
-        """Return the rows of the best results below 1; of a tie for the last place the first."""
+        """Return the rows of the best `n_candidates` results with scores below 1.
+
+        If scores are equal, earlier chunks are preferred. If `n_candidates` is None, the rows of
+        all chunks with scores below 1 are returned, also of chunks that scored 0.
+        """
         rows = table.allowed_rows
         rows = rows[table.scores.take(rows) < 1.0]
         if self.n_candidates is None:
@@ -73,7 +77,7 @@ class CrossEncoderRerank(RerankStage):
         return np.sort(rows.take(best_first[: self.n_candidates]))
 
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
-        """Give the candidates the reranker's scores, and all other chunks lower scores."""
+        """Set the scores of the candidates to the reranker's; reduce other scores below 1."""
         rows = self.candidate_rows(table)
         table.columns["relevance"] = np.full(table.scores.size, np.nan)
         relevance = self._relevance(table, rows, segments) if rows.size else None

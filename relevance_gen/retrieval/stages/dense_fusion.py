@@ -59,7 +59,7 @@ def fuse(lexical: Floats, cosines: Floats) -> Floats:
 
 @frozen(eq=False)
 class NearestPassages(FeatureSpec):
-    """Cosine, start and end of each chunk's passage nearest to a query, shape (3, n).
+    """A feature spec: cosine, start and end of each chunk's passage nearest to a query, (3, n).
 
     All three are NaN for chunks without stored vectors.
     """
@@ -67,7 +67,7 @@ class NearestPassages(FeatureSpec):
     query_vector: Halves  # shape (d,)
 
     def extract(self, batch: ChunkBatch) -> NumericFeatures:
-        """Return the result of `Passages.nearest`."""
+        """Return cosine, start and end of the nearest passage of each chunk, shape (3, n)."""
         passages = batch.segment.passages
         if passages is None:
             return NumericFeatures(np.full((3, batch.chunk_ords.size), np.nan))
@@ -76,7 +76,7 @@ class NearestPassages(FeatureSpec):
 
 @frozen(eq=False)
 class DenseFusion(RerankStage):
-    """Raises the scores of chunks that are similar to the query according to an encoder."""
+    """A stage that raises the scores of chunks that an encoder finds similar to the query."""
 
     encoder: TextEncoder
     n_candidates: int | None
@@ -100,7 +100,7 @@ class DenseFusion(RerankStage):
     def explain(
         self, table: CandidateTable, row: int, before: float, after: float
     ) -> dict[str, Any]:
-        """Return the increase of the score, and the nearest passage of a candidate."""
+        """Return the increase of a chunk's score, and for a candidate its nearest passage."""
         del before
         parts: dict[str, Any] = {
             "semantic": after - float(table.columns["before_dense_fusion"][row])
@@ -112,7 +112,7 @@ class DenseFusion(RerankStage):
         return parts
 
     def _nearest(self, table: CandidateTable, rows: Offsets, segments: FeatureSource) -> Floats:
-        """Return cosine, start and end of the nearest passages.
+        """Return cosine, start and end of the nearest passage of each chunk, shape (3, n).
 
         Texts without stored vectors are encoded now.
         """

@@ -49,7 +49,7 @@ class Neighborhood:
     bounds: Offsets | None = None
 
     def has_same_document(self, positions: Offsets, others: Offsets) -> Flags:
-        """Return whether each position is in the document of another, shape (n,)."""
+        """Return whether each position is in the same document as its element of `others`, (n,)."""
         if self.bounds is None:
             return np.ones(positions.size, bool)
         document = self.bounds.searchsorted(positions, "right")
@@ -58,7 +58,7 @@ class Neighborhood:
 
 @frozen(eq=False)
 class NeighborLending(RerankStage):
-    """Raises the scores of chunks that are next to good chunks."""
+    """A stage that raises the scores of chunks that are next to chunks with high scores."""
 
     neighborhood: Neighborhood
 
@@ -67,7 +67,7 @@ class NeighborLending(RerankStage):
     includes_unmatched = True
 
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
-        """Add to each score the parts of its neighbors' scores."""
+        """Add to each chunk's score the shares of the scores of its neighbors."""
         del segments
         before = table.scores
         lenders = table.top_rows
@@ -90,6 +90,6 @@ class NeighborLending(RerankStage):
     def explain(
         self, table: CandidateTable, row: int, before: float, after: float
     ) -> dict[str, Any]:
-        """Return the increase of the score."""
+        """Return the increase of a chunk's score, as ``neighbors``."""
         del table, row
         return {"neighbors": after - before}

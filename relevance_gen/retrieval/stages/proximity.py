@@ -99,7 +99,7 @@ class _Bigrams:
 
 
 class ProximityFeatures(FeatureSpec):
-    """The parts of chunks' scores for the proximity of the query's words, shape (4, n).
+    """A feature spec: the four parts of n chunks' scores from proximity, shape (4, n).
 
     Args:
         matches: the terms that each word of the query matches; at most 64 words.
@@ -162,7 +162,7 @@ class ProximityFeatures(FeatureSpec):
         return NumericFeatures(values)
 
     def measure(self, tokens: TokenSequences) -> Measures:
-        """Return the proximity of the query's words in each chunk."""
+        """Return the four measures of the proximity of the query's words in each chunk."""
         starts = tokens.starts
         word_of_term = match_indices(self._matches, tokens.lexicon)
         bigrams: list[_Bigrams] = []
@@ -277,7 +277,7 @@ class ProximityFeatures(FeatureSpec):
 
 
 class Proximity(Stage):
-    """Adds the proximity of the query's words."""
+    """A stage that adds four parts for the proximity of the query's words in a chunk."""
 
     order = 1
     parts = ("bigrams", COVERAGE, "lead", "phrase")
@@ -306,7 +306,7 @@ class Proximity(Stage):
         return cls(ProximityFeatures(matches, idf, order, terms.norm))
 
     def self_score(self, total: float, own: SelfMatch) -> float:
-        """Add the full weight of each part: the query has all of its own bigrams and words."""
+        """Return `total` plus all weights: the query has all of its own bigrams and words."""
         features = self.features
         total += BIGRAM_WEIGHT * features.own_bigrams / own.denominator
         unknown = own.unknown_idf / features.total_idf
@@ -361,7 +361,10 @@ class _BigramTables:
 def _bigram_tables(
     bigrams: Iterable[tuple[int, int]], run_weights: Sequence[float]
 ) -> _BigramTables:
-    """Return the tables of bigrams, given the weight of each word in a run."""
+    """Return tables of the query's bigrams (left word, right word).
+
+    `run_weights` has the weight of each word in a run.
+    """
     size = len(run_weights) + 1
     indices = np.zeros(size * size, np.uint16)
     left_weights, right_weights = [0.0], [0.0]

@@ -51,7 +51,7 @@ _SHARPNESS: Final = 24
 
 @frozen(eq=False)
 class ScoreRegularization(Stage):
-    """Raises the scores of chunks that are similar to the best chunks."""
+    """A stage that raises the scores of chunks that are similar to the best chunks."""
 
     order = 4
     parts = ("top_similarity",)

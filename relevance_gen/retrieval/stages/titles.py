@@ -42,13 +42,13 @@ WEIGHT: Final = 0.1
 
 @frozen(eq=False)
 class TitleFeatures(FeatureSpec):
-    """The part `title` of chunks' scores, shape (1, n)."""
+    """A feature spec: the part `title` of the scores of n chunks, shape (1, n)."""
 
     matches: tuple[Match, ...]  # the terms that each word of the query matches
     idf: tuple[float, ...]  # idf of each word
 
     def extract(self, batch: ChunkBatch) -> NumericFeatures:
-        """Return the part of the score; 0 without a title."""
+        """Return the part `title` of each chunk's score; 0 for a chunk without a title."""
         values = np.zeros((1, batch.chunk_ords.size))
         sizes = batch.segment.title_sizes.take(batch.chunk_ords).astype(np.int64)
         rows = sizes.nonzero()[0]
@@ -79,7 +79,7 @@ class TitleFeatures(FeatureSpec):
 
 @frozen(eq=False)
 class TitleMatch(Stage):
-    """Adds the match of titles with the query."""
+    """A stage that adds the part `title`, for chunks whose title matches the query."""
 
     features: TitleFeatures
 
@@ -99,12 +99,12 @@ class TitleMatch(Stage):
         return cls(TitleFeatures(tuple(matches), tuple(idf)))
 
     def self_score(self, total: float, own: SelfMatch) -> float:
-        """Add the full weight: the query as a title has all of its own words."""
+        """Return `total` plus the full weight: a chunk titled like the query has all its words."""
         known_idf = math.fsum(self.features.idf) or 1.0
         return total + WEIGHT * (1.0 + own.unknown_idf / known_idf)
 
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
-        """Add the match of the titles to the scores."""
+        """Add the part `title` to the scores of the stage's chunks."""
         rows = table.stage_rows
         features = table.extract(self.features, rows, segments)
         table.add(self.parts, rows, features.values)
