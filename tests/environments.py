@@ -29,6 +29,20 @@ def interpreter_with(package: str, environment: str = "") -> str:
     return str(python)
 
 
+def file_in(environment: str, pattern: str) -> Path:
+    """Return a file of a package in an environment of ``.venv-clients``, or skip the test.
+
+    Args:
+        environment: the folder in ``.venv-clients``.
+        pattern: glob pattern in the folder of its packages.
+    """
+    folder = ROOT / ".venv-clients" / environment
+    file = next(folder.glob(f"lib/python*/site-packages/{pattern}"), None)
+    if file is None:
+        pytest.skip(f"{pattern} is in an environment of its own, which make test-clients makes")
+    return file
+
+
 def node_folder_with(package: str) -> Path:
     """Return the folder whose ``node_modules`` has `package`, or skip the test."""
     folder = ROOT / ".venv-clients" / "node"
