@@ -658,6 +658,9 @@ def test_page_shows_csv_as_table(visit: Visit) -> None:
     assert shown == ["none"] * 3 + names * (len(chunks) - 1)
     visit.ask("Who is the manager of branch B017?")
     assert "Manager 17" in visit.marks()["passage"][0]
+    excerpt = visit.page.inner_text(".excerpt >> nth=0")
+    assert "| manager: Manager 17\n" in f"{excerpt}\n"
+    assert not any(line.strip().startswith("|") for line in excerpt.splitlines())
 
 
 def test_lines_of_prose_run_on(visit: Visit) -> None:

@@ -4,7 +4,7 @@ import { WRAPPED } from "./reading.js";
 
 const SHORT = 200;  // shorter paragraphs, in characters, are joined
 const LONG = 1000;  // longer paragraphs, in characters, are split
-export const SENTENCE = /[.!?…؟।۔]["'”’»)\]]*\s+|[。！？．]["'”’»)\]」』）]*\s*/g;
+const SENTENCE = /[.!?…؟।۔]["'”’»)\]]*\s+|[。！？．]["'”’»)\]」』）]*\s*/g;
 const BREAKS = [[SENTENCE, LONG / 4], [/\n/g, LONG / 2], [/\s+/g, LONG / 2]];  // in order of preference, each with the least length of the chunk before it
 const BREAKS_OF_CODE = [[/\n/g, LONG / 4], [/\s+/g, LONG / 2]];
 
