@@ -115,7 +115,7 @@ async def ask(
     runner: Runner | None = None,
     **options: Any,
 ) -> Answer:
-    """Answer a question from chunks, as `relevance_gen.ask` does.
+    """Answer a question from chunks, as `relevance_gen.ask` does; return the answer.
 
     Args:
         question: not blank.
@@ -200,7 +200,7 @@ class AsyncTextStream(AsyncIterator[TextPiece]):
         raise StopAsyncIteration
 
     async def _start(self) -> Future[GenerationResponse]:
-        """Submit the request; its callbacks run in the thread of the model."""
+        """Submit the request, and return its future; callbacks run in the thread of the model."""
         loop = asyncio.get_running_loop()
         pieces = self._pieces
 
@@ -254,7 +254,7 @@ def _cancel_started(started: asyncio.Future[_Started]) -> None:
 
 
 async def _result(future: Future[GenerationResponse]) -> GenerationResponse:
-    """Wait for a future; a cancelled task cancels it.
+    """Wait for a future and return its result; if the task is cancelled, cancel the future.
 
     Raises:
         RequestCancelledError: the future was cancelled, but not the task.

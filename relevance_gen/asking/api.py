@@ -190,7 +190,7 @@ def ask_stream(
     template_variables: Mapping[str, Any] | None = None,
     **options: Unpack[AskOptions],
 ) -> AnswerStream:
-    """Answer a question as `ask` does, piece by piece; with the same parameters.
+    """Answer a question as `ask` does, with the same arguments; return the answer as a stream.
 
     Errors of the generation are raised by the iteration, all other errors by this function.
     """
@@ -366,7 +366,7 @@ def _check_names(fields: Iterable[str]) -> None:
 def _check(
     runner: object, only_from_sources: object, instructions: object, template_variables: object
 ) -> None:
-    """Raise the errors that otherwise occur only after a model is loaded, or never."""
+    """Raise an error for an argument of a wrong type, before a search is run or a model loaded."""
     if runner is not None and not hasattr(runner, "stream_chat"):
         raise InvalidRequestError.must_be("runner", "a Runner", runner)
     checks.flag.check("only_from_sources", only_from_sources)

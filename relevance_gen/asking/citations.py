@@ -113,10 +113,10 @@ class _DistinctWords:
 
 @frozen
 class _SourceSentences:
-    """The sentences of the sources.
+    """All sentences of all sources, in order.
 
     Attributes:
-        spans: source, start and end of each sentence.
+        spans: index of the source, start and end in characters of each sentence.
         words: the distinct words of each sentence.
     """
 
@@ -252,10 +252,11 @@ class StreamingAttributor:
         self._has_capital = False
 
     def add(self, piece: str, *, is_last: bool = False) -> list[str | CitedSentence]:
-        """Return the next parts of the text, and each complete sentence after its last part.
+        """Append a piece of the text; return parts of text, and the sentences that are complete.
 
-        The last few characters are held back while they may decide where a sentence ends. If only
-        later lines of the paragraph decide that, the sentence follows later text.
+        A sentence with its citations follows the part with which it ends. The last few characters
+        are not returned while they may decide where a sentence ends. If only later lines of the
+        paragraph decide that, the sentence follows a later part.
         """
         n_before = len(self._text)
         self._text += piece

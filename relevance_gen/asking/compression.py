@@ -134,7 +134,10 @@ def _split(texts: Sequence[str]) -> list[_Sentence]:
 
 
 def _utilities(question: str, chunks: Chunks, sentences: Sequence[_Sentence]) -> Floats:
-    """Return the utility of each sentence, shape (number of sentences,)."""
+    """Return the utility of each sentence for a question, by the module's formula, shape (n,).
+
+    `sentences` has the n sentences of `chunks`.
+    """
     texts = []
     titles = {}
     for sentence in sentences:
@@ -167,7 +170,15 @@ def _select(
     max_tokens: int,
     counter: TokenCounter,
 ) -> _SelectedSentences:
-    """Select sentences whose text has at most `max_tokens` tokens, by their utility."""
+    """Return the sentences of highest utility whose text has at most `max_tokens` tokens.
+
+    Args:
+        question: the question that utilities refer to.
+        chunks: the chunks.
+        sentences: all sentences of the chunks.
+        max_tokens: maximum number of tokens.
+        counter: counts the tokens.
+    """
     n_ellipsis_tokens = counter.count(_ELLIPSIS)
     n_left = max_tokens
     tokens_by_sentence: dict[int, int] = {}  # in the order of the utility

@@ -63,6 +63,8 @@ def _rows(
 ) -> Iterator[str]:
     """Yield the lines of `table_text`: the rows, and blank lines for the further lines of a record.
 
+    With `has_quotes`, quotation marks enclose cells; otherwise they are characters of cells.
+
     Raises:
         csv.Error: a line or a record is too long.
         OverflowError: the rows have more than `max_chars` characters.

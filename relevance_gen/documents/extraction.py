@@ -86,7 +86,7 @@ class Extracted:
     max_chars: int = MAX_CHARS
 
     def add(self, location: PartLocation, text: str) -> None:
-        """Append a part.
+        """Append the text of a part with its location.
 
         Raises:
             DocumentError: the part exceeds `MAX_PAGES` or `max_chars`, and was not appended.
@@ -177,7 +177,7 @@ def unavailable_reason(kind: Format) -> str | None:
 
 
 def read(name: str, content: bytes, max_chars: int | None = None) -> Extracted:
-    """Extract the text of a file of any kind; if text is missing, the result has a warning.
+    """Return the text of a file of any kind; if text is missing, the result has a warning.
 
     Args:
         name: the name of the file, whose suffix can decide the format.
@@ -203,7 +203,7 @@ def read(name: str, content: bytes, max_chars: int | None = None) -> Extracted:
 
 
 def extract(content: bytes, kind: Format, max_chars: int | None = None) -> Extracted:
-    """Extract the text of a document of a format that can be read in this environment.
+    """Return the text of a document; its format `kind` must be readable in this environment.
 
     Any error of an extractor becomes the warning of the result, which keeps the parts that were
     extracted before the error. `max_chars` is the maximum characters of text; None means
@@ -291,7 +291,7 @@ class _PageTitles:
 
     @classmethod
     def from_document(cls, document: PdfDocument) -> _PageTitles:
-        """Read the title of a document, and its outline up to the first damaged entry."""
+        """Return the titles from a document's title and outline, up to the first damaged entry."""
         own = _one_line(document.get_metadata_value("Title"))
         titles = cls([-1], [own])
         above: list[str] = []

@@ -119,7 +119,7 @@ def _is_too_long(pattern: str) -> bool:
 
 
 def parse_globs(globs: Sequence[str]) -> PatternList:
-    """Compile globs that select files.
+    """Return the compiled patterns of globs that select files.
 
     A glob selects the paths that the same pattern in an ignore file excludes, and with ``!``
     excludes them.

@@ -125,7 +125,7 @@ class DocumentPool:
             job.future.set_result(text)
 
     def _extract(self, sandbox: Sandbox, batch: list[_ExtractionJob]) -> list[Extracted]:
-        """Extract the texts of documents in one call of the sandbox.
+        """Return the text of each document, extracted in one call of the sandbox.
 
         If the call fails, each document has the same warning and no text.
         """

@@ -68,7 +68,7 @@ class DocumentError(ValueError):
 
 @contextlib.contextmanager
 def open_archive(content: bytes) -> Iterator[Archive]:
-    """Open an archive, and close it at the end of the context.
+    """Yield an open archive, which is closed at the end of the context.
 
     Raises:
         DocumentError: the archive, or a member that is read in the context, is damaged, encrypted,
@@ -117,10 +117,10 @@ class Archive:
         return b"".join(self._read_pieces(name))
 
     def charge(self, n_bytes: int) -> None:
-        """Add bytes that were unpacked, or characters of cells that repeat them, to the sum.
+        """Add unpacked bytes, or characters of repeated cells, to the archive's total.
 
         Raises:
-            DocumentError: the sum for this archive exceeds `MAX_UNPACKED_BYTES`.
+            DocumentError: the total exceeds `MAX_UNPACKED_BYTES`.
         """
         self._n_unpacked_bytes += n_bytes
         if self._n_unpacked_bytes > MAX_UNPACKED_BYTES:
@@ -353,8 +353,9 @@ def _shared_strings(archive: Archive) -> list[str]:
 
 
 def _sheet_text(archive: Archive, member: str, strings: list[str]) -> str:
-    """Return the rows of a sheet as lines.
+    """Return the rows of the sheet in an archive's member as lines of text.
 
+    `strings` has the shared strings of the workbook, to which cells refer.
     Numbers and dates are written as they are stored: a date is a number of days.
     """
     parser = _SheetParser(archive, strings)

@@ -175,7 +175,7 @@ def document_chunks(
 
 
 def split_parts(extracted: Extracted, max_chars: int) -> Iterator[DocumentChunk]:
-    """Split the parts of a document into chunks of at most `max_chars` characters, in order."""
+    """Yield chunks of at most `max_chars` characters of each part of a document, in order."""
     for part, (location, text) in enumerate(extracted.parts):
         title = str(location.get("title", ""))
         if not location:

@@ -286,7 +286,7 @@ class Walker:
         return not _is_ignored(real, is_folder, rules)
 
     def _rules_above(self, real: str) -> IgnoreRules:
-        """Read the ignore files above a folder, from the root of its repository down.
+        """Return the rules of the ignore files above a folder, from its repository's root down.
 
         The rules are empty if the folder is the root of a repository or is in none.
         """

@@ -187,7 +187,7 @@ class Cache:
 
 @contextlib.contextmanager
 def folder_lock(folder: Path, name: str = "lock", wait_s: float = 0.0) -> Iterator[None]:
-    """Hold an exclusive lock of a folder during the context; create the folder if necessary.
+    """Hold an exclusive lock of a folder in the context; create the folder if necessary.
 
     Args:
         folder: the folder.

@@ -77,7 +77,10 @@ class ReadFile:
     def from_text(
         cls, extracted: Extracted, file_fingerprint: Fingerprint | None, max_chars: int
     ) -> ReadFile:
-        """Split the text of a file into chunks of at most `max_chars` characters."""
+        """Return the record and the chunks of a file, given its extracted text.
+
+        Chunks have at most `max_chars` characters. `file_fingerprint` is as for `FileRecord`.
+        """
         chunks = list(split_parts(extracted, max_chars))
         rows = [chunk.location for chunk in chunks]
         record = FileRecord(
@@ -103,7 +106,7 @@ class FileContent:
 
 
 def read_file(path: str, *, follow: bool) -> FileContent:
-    """Read a file of at most `MAX_BYTES`; a link is followed only if `follow`.
+    """Return the content of a file of at most `MAX_BYTES`; a link is followed only if `follow`.
 
     The fingerprint is None if it does not identify the content: the time of the last change is from
     the kernel's clock and cannot be set, but a second change within the same tick does not alter

@@ -216,7 +216,7 @@ class FolderIndex(BaseIndex):
     def explain_one(
         self, params: SearchParams, chunk: int, models: SearchModels = NO_MODELS
     ) -> Explanation:
-        """Explain the score of the chunk at a position in the last snapshot, without an update."""
+        """Explain the score of a chunk of the last snapshot for one search, without an update."""
         return self._last_or_first.explain_one(params, chunk, models)
 
     def files(self, glob: str | Sequence[str] = ()) -> list[str]:

@@ -200,7 +200,7 @@ class FolderReader:
 def read_lines(
     path: str, first_line: int, last_line: int | None, max_chars: int, *, follow: bool
 ) -> LineReader:
-    """Read a range of lines of a file; a document is parsed in an isolated process.
+    """Return a range of lines of a file; a document is parsed in an isolated process.
 
     At most `max_chars` characters of the lines are held. `last_line` None means the last line.
 

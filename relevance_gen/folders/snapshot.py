@@ -113,7 +113,7 @@ class FolderSnapshot(BaseIndex):
     def explain_one(
         self, params: SearchParams, chunk: int, models: SearchModels = NO_MODELS
     ) -> Explanation:
-        """Explain the score of the chunk at a position for one search."""
+        """Return the explanation of the score that the chunk at a position has in one search."""
         return self.index.explain_one(
             self._without_metadata(params), chunk, models, rerankings=self._rankings
         )

@@ -82,7 +82,7 @@ class _PieceCounts:
 
     @classmethod
     def without(cls, counts: TermCounts, rows: Offsets) -> _PieceCounts:
-        """Return the counts of a piece without those at the given rows."""
+        """Return the counts of a piece, except the counts at the given rows."""
         tf = np.delete(counts.tf, rows).astype(np.uint32)
         return cls(np.delete(counts.ids, rows), tf)
 
@@ -95,7 +95,7 @@ def build(
     prefix_bucket_filter: Flags | None = None,
     progress: Progress | None = None,
 ) -> Segment:
-    """Build a segment from chunks.
+    """Build and return a segment of chunks.
 
     Args:
         chunks: the chunks, N of them, none blank.
@@ -197,9 +197,13 @@ def _title_sizes(chunks: Chunks) -> Counts:
 
 
 def _first_occurrences(n_occurrences: Offsets, is_ascii: Flags) -> Offsets:
-    """Return the index of each chunk's first occurrence, shape (N,).
+    """Return the index of each chunk's first occurrence in the order of tokenization, shape (N,).
 
-    The occurrences of all ASCII texts precede those of other texts, in the order of tokenization.
+    All ASCII texts are tokenized first, then all other texts.
+
+    Args:
+        n_occurrences: number of occurrences in each chunk, shape (N,).
+        is_ascii: whether each chunk's text is ASCII, shape (N,).
     """
     order = np.argsort(~is_ascii, kind="stable")
     first = np.empty(order.size, np.int64)

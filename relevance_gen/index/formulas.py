@@ -83,7 +83,7 @@ def pivot(norms: Floats, mean_norm: float) -> Floats:
 
 
 def soft_clip_to_one(ratios: Floats) -> Floats:
-    """Map ratios into [0, 1) monotonically: the identity up to 1 − 5·10⁻⁷, compressed above.
+    """Return ratios mapped into [0, 1) monotonically: unchanged up to 1 − 5·10⁻⁷, compressed above.
 
         s(r) = r                                  for r ≤ knee
         s(r) = 1 − (1 − knee) / (1 + r − knee)    for r > knee

@@ -188,8 +188,9 @@ class Lexicon:
         prefix: bytes,
         word: bytes,
     ) -> Iterator[PrefixMatches]:
-        """Yield the terms that begin with `prefix` and can be inflected, compared with `word`.
+        """Yield the terms that begin with `prefix`, with the number of letters shared with `word`.
 
+        Terms that cannot be inflected are left out.
         Terms are yielded batch by batch, which bounds the memory.
 
         Args:

@@ -110,7 +110,7 @@ class Passages:
         *,
         titles: Mapping[int, str] = _NO_TITLES,
     ) -> Passages:
-        """Divide chunks into passages and encode each distinct passage once.
+        """Return the passages of chunks with their vectors; each distinct passage is encoded once.
 
         Args:
             texts: texts of the N chunks.

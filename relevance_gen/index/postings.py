@@ -60,7 +60,7 @@ def count_terms(
     *,
     keep_occurrences: bool = False,
 ) -> TermCounts:
-    """Count the occurrences of each term in each chunk of one block.
+    """Return the number of occurrences of each term in each chunk of one block.
 
     The counts ascend by the top 16 bits of their ids. The counts of a chunk and their order do not
     depend on the other chunks of the block.

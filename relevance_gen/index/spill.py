@@ -282,9 +282,9 @@ class _Window:
         name: str,
         bounds: str,
     ) -> Iterator[Array]:
-        """Yield for each range the elements of its entries in the array `name`.
+        """Yield for each range the elements that belong to its entries in the array `name`.
 
-        `bounds` is the name of the array of their bounds.
+        `bounds` names the array with the bounds of each entry's elements.
         """
         for entry_range in self.ranges:
             entries = entry_range.entries

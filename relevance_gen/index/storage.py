@@ -157,9 +157,9 @@ def _remove_abandoned_files(folder: Path) -> None:
 
 
 def _create_unfinished(target: Path) -> tuple[Path, BinaryIO]:
-    """Create a file in the folder of `target`, locked while it is open.
+    """Create a file in the folder of `target`; return its path and the open file.
 
-    The lock keeps other processes from removing it.
+    The file is locked while it is open, which keeps other processes from removing it.
     """
     while True:
         # The files of `tempfile` could only be read by their owner.
@@ -301,7 +301,7 @@ def read(
     *,
     check: bool = True,
 ) -> SavedIndex:
-    """Map a file that `write` wrote.
+    """Return the index in a file that `write` wrote; its arrays are memory-mapped.
 
     Args:
         path: the file.

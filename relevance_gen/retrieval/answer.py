@@ -171,9 +171,9 @@ def _find_corrections(query: Query, unknown: Sequence[str], segments: Segments) 
 
 
 def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[TermMatch]]:
-    """Return the terms that each word of a query matches.
+    """Return the query, and for each of its terms the terms of the chunks that match.
 
-    A word with too many inflections matches only itself.
+    In the returned query, a word with too many inflections is changed to match only itself.
 
     Raises:
         InvalidRequestError: too many words begin with a prefix of the query.
@@ -279,7 +279,9 @@ def metadata_keys(segments: Segments) -> frozenset[str] | None:
 
 
 def _group_hashes(distinct: str | GroupKeys, positions: Offsets, segments: Segments) -> Ids:
-    """Return hashes of the values of chunks under a metadata key, in the order of the positions.
+    """Return a hash of the value under a metadata key of the chunk at each position, shape (n,).
+
+    `distinct` is the key, or has the values of all chunks.
 
     Raises:
         InvalidRequestError: no chunk has the key.

@@ -96,10 +96,10 @@ class BaseIndex(ABC):
 
     @with_options(ExplainOptions)
     def explain(self, query: str, chunk: int, **options: Unpack[ExplainOptions]) -> Explanation:
-        """Explain the contributions of the query's terms and of each stage to the score of a chunk.
+        """Return the contribution of each query term, and of each stage, to the score of a chunk.
 
-        Operators that exclude the chunk from the results are listed, with the score that it has
-        without them.
+        If operators exclude the chunk from the results, the explanation lists them, and explains
+        the score that the chunk has without them.
 
         Args:
             query: the text to search for, not blank.
@@ -118,4 +118,4 @@ class BaseIndex(ABC):
     def explain_one(
         self, params: SearchParams, chunk: int, models: SearchModels = NO_MODELS
     ) -> Explanation:
-        """Explain the score of the chunk at a position for one search."""
+        """Return the explanation of the score that the chunk at a position has in one search."""

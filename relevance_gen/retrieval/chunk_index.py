@@ -238,7 +238,7 @@ class ChunkIndex(MutableIndex):
         allow_partial: bool = False,
         rerankings: Sequence[RerankStage] = (),
     ) -> list[SearchResponse]:
-        """Answer several searches from one state of the index, which always has all chunks.
+        """Return the response to each of several searches of the same state of the index.
 
         The stages of `rerankings` run after the encoder and before the reranker.
         """
@@ -532,7 +532,10 @@ def _segments_of(
     n_jobs: int | None,
     progress: Progress | None,
 ) -> list[Segment]:
-    """Build the segments of chunks: a single segment, or a segment for each process that builds."""
+    """Build the segments of chunks in `n_jobs` processes, one segment in each, and return them.
+
+    The last three arguments are as for `ChunkIndex`. `positions` has the position of each chunk.
+    """
     build_progress = progress if encoder is None else None
     n_processes = 1
     if n_jobs is not None:

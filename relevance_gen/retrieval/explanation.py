@@ -72,7 +72,9 @@ def explain(
     segments: Segments,
     rerank_stages: Sequence[RerankStage] = (),
 ) -> Explanation:
-    """Explain the score of the chunk at a position; `answer` documents the other arguments.
+    """Return the explanation of the score that the chunk at a position has in one search.
+
+    The other arguments are as for `answer`.
 
     Raises:
         InvalidRequestError: there are too many operators.

@@ -72,7 +72,7 @@ class MutableIndex(BaseIndex):
         *,
         rerankings: Sequence[RerankStage] = (),
     ) -> Explanation:
-        """Explain the score of the chunk at a position for one search.
+        """Return the explanation of the score that the chunk at a position has in one search.
 
         The stages of `rerankings` run after the encoder and before the reranker.
         """

@@ -45,9 +45,9 @@ def _option(
     *,
     kw_only: bool = True,
 ) -> Any:
-    """Return a field of `SearchParams` with a rule for its values.
+    """Return a field of `SearchParams` with a default and a rule for its values.
 
-    A conversion runs before the rule is checked.
+    `convert` is applied to a value before the rule is checked.
     """
     rules = {"rule": rule, "convert": convert}
     return field(default=default, metadata=rules, kw_only=kw_only)

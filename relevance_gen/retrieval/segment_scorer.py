@@ -220,9 +220,9 @@ class SegmentScorer:
     def _sum_by_chunk(
         self, chunk: ChunkOrds, tf: npt.NDArray[Any]
     ) -> tuple[ChunkOrds, npt.NDArray[Any]]:
-        """Sum the counts of several terms by chunk, in the order of the terms.
+        """Return the distinct chunks, ascending, and the sum of the counts of each chunk.
 
-        Chunks ascend in the result.
+        Counts are added in the order of the terms.
         """
         n_chunks = self.segment.positions.size
         if chunk.size > n_chunks // _DENSE_DIVISOR:
@@ -340,7 +340,10 @@ class SegmentScorer:
         return sums
 
     def _verbatim(self, terms: WeightedTerms, sums: Floats) -> Offsets:
-        """Return the ordinals of the chunks that have exactly the query's tokens, in any order."""
+        """Return the ordinals of the chunks with exactly the query's tokens, in any order.
+
+        Only chunks with a sum above 0 in `sums` are compared.
+        """
         segment, token_ids = self.segment, terms.token_ids
         # Chunks with the hash of the query's tokens; almost none of these have other tokens.
         query_hash = chunk_hashes(token_ids.sum(keepdims=True))

@@ -77,7 +77,7 @@ class OwnTerm:
 
 @frozen(eq=False)
 class Weighting:
-    """A weighting of terms, and the stages of a score."""
+    """The formulas of a ranking: term weights, length normalization and scoring stages."""
 
     name: WeightingName  # public name
     inflects: bool  # whether words match their inflections, and stop words have little weight
@@ -108,7 +108,7 @@ class Weighting:
     def weight_query(
         self, query: Query, term_matches: Sequence[TermMatch], statistics: Statistics
     ) -> WeightedQuery:
-        """Weight the terms of a query by all chunks' statistics, and create its scoring stages.
+        """Return a query with its terms weighted by all chunks' statistics, and its stages.
 
         Words of the query that occur in no chunk, except stop words, lower all scores by a factor:
         the score of the other words matched against themselves, divided by the score of the whole
@@ -167,7 +167,10 @@ class Weighting:
 
 
 def _self_score(own: SelfMatch, stages: Sequence[Stage]) -> float:
-    """Return the score, before normalization, of the query matched against itself."""
+    """Return the score, before normalization, of the query matched against itself.
+
+    It is the cosine in `own`, increased by each stage.
+    """
     total = own.cosine
     for stage in stages:
         total = stage.self_score(total, own)
@@ -291,7 +294,10 @@ def _idf_as_scikit_learn(
 
 
 def _lengths(segment: Segment, statistics: Statistics) -> Floats:
-    """Return the Euclidean length of each chunk's vector; 1 for length 0."""
+    """Return the Euclidean length of each chunk's TF-IDF vector, shape (N,); 1 for length 0.
+
+    idf is computed from the statistics of all chunks.
+    """
     postings = segment.postings
     df = statistics.df[np.searchsorted(statistics.ids, postings.lexicon.ids)]
     idf = formulas.smoothed_idf(df, statistics.n_chunks)

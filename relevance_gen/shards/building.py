@@ -49,7 +49,7 @@ def batches_of(chunks: Chunks, chunk_ords: Offsets | None = None) -> Iterator[Ch
 def build_segment(
     batches: Iterable[Chunks], counter: TokenCounter | None, progress: Progress | None = None
 ) -> BuiltSegment:
-    """Build one segment of all chunks that are not blank.
+    """Build and return one segment of all chunks that are not blank.
 
     If there is more text than one block, each block is written to a temporary file and all blocks
     are merged at the end. The merged segment is memory-mapped from an unnamed file.
@@ -109,7 +109,7 @@ def merge_segments(segments: Sequence[Segment]) -> Segment:
 
 
 def _without_removed(segment: Segment) -> Segment:
-    """Rebuild a segment without its removed chunks; the other chunks keep their positions."""
+    """Return the segment rebuilt without its removed chunks; other chunks keep their positions."""
     if segment.postings.live is None:
         return segment
     chunk_ords = np.flatnonzero(segment.live)

@@ -72,7 +72,7 @@ class LocalShardEditor:
         return self.writer.with_statistics(changed, remaining)
 
     def merge(self, shards: Sequence[ShardRecord]) -> ShardRecord:
-        """Write one shard with the chunks of neighboring shards, without removed chunks."""
+        """Write a shard with the remaining chunks of neighboring shards, and return its record."""
         merged = merge_segments(self._open(shards))
         n_tokens = sum(shard.n_tokens for shard in shards)
         return self._write(merged, shards[0].first, shards[-1].stop, n_tokens)
@@ -99,7 +99,7 @@ class IndexWriter:
         self._editor = editor
 
     def create(self, shards: Sequence[ShardRecord]) -> IndexVersion:
-        """Publish an index of these shards, which replaces an index at the same location."""
+        """Publish and return an index of these shards; it replaces an index at the location."""
         counter = self._writer.counter
         while True:
             newest = self._versions.begin()

@@ -50,7 +50,7 @@ class ShardWriter:
     counter: TokenCounter
 
     def write(self, built: BuiltSegment, first: int) -> ShardRecord:
-        """Write a new shard, whose first chunk has the position `first` in the index.
+        """Write a shard, whose first position in the index is `first`, and return its record.
 
         Raises:
             InvalidRequestError: metadata is not JSON.

@@ -165,7 +165,7 @@ class ShardedIndex(MutableIndex):
         encoding: Encoding | None = None,
         cache: ShardCache | None = None,
     ) -> Self:
-        """Open an index.
+        """Open and return the index at a location.
 
         Args:
             location: the path of a folder, or an address that `fsspec` supports, such as

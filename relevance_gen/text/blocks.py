@@ -38,7 +38,7 @@ _MIN_PIECE_CHARS: Final = 4
 
 
 def pieces(text: str, n_chars: int) -> Iterator[str]:
-    """Split a text into pieces that have the same terms as the text.
+    """Yield pieces of a text that have the same terms as the text.
 
     Each piece has at least `n_chars` characters, except the last, and ends at the first possible
     position after these. A text without such a position, one very long word, is not split.

@@ -34,7 +34,7 @@ def split(
     tokens: int | None = None,
     encoding: Encoding | None = None,
 ) -> list[str]:
-    r"""Split `text` into chunks of at most `max_chars` characters or `tokens` tokens.
+    r"""Return chunks of `text` with at most `max_chars` characters or `tokens` tokens each.
 
     Each chunk ends at the last end of a paragraph in its second half; if there is none, at the last
     end of a sentence after its first quarter; then at the last end of a line or of a word in its

@@ -275,7 +275,7 @@ def fold(
     *,
     toneless: bool = True,
 ) -> FoldedTexts:
-    """Fold texts, which can be any strings, by the rules in the docstring of this module.
+    """Return texts, which can be any strings, folded by the rules of this module's docstring.
 
     Args:
         texts: the texts.

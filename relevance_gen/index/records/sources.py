@@ -132,7 +132,9 @@ class Records:
         title: str,
         n_encoded_bytes: int,
     ) -> int:
-        """Return the size of a text with its overhead in bytes.
+        """Return the memory that a text and its title take, with their overhead, in bytes.
+
+        `n_encoded_bytes` is the size of the text in UTF-8.
 
         Raises:
             InvalidRequestError: indexing the text alone takes more than the memory.

@@ -90,7 +90,7 @@ def read_records(
     title: str,
     blank: Blank,
 ) -> Chunks:
-    """Check records and convert them as `record_chunk` does. Each record comes with its location.
+    """Check records, and return them as chunks, converted as `record_chunk` does.
 
     Args:
         records: location and record, as in ``("a.jsonl line 3", {"text": "…"})``.

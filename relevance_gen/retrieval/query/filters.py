@@ -56,7 +56,7 @@ class Filter:
     def read(
         cls, where: Where | None, n_positions: int, operators: tuple[QueryOperator, ...] = ()
     ) -> Self:
-        """Validate a filter for an index in which `n_positions` were assigned.
+        """Return the validated filter for an index in which `n_positions` were assigned.
 
         Raises:
             InvalidRequestError: `where` has an invalid type, or a position or the mask is out of
@@ -201,7 +201,7 @@ class _Bounds:
 
     @classmethod
     def read(cls, name: str, value: Mapping[Any, Any]) -> Self:
-        """Validate the bounds of the field `name`.
+        """Return the validated bounds in the field `name`.
 
         Raises:
             InvalidRequestError: a bound is unknown or of another type than a number or a string.
@@ -271,7 +271,7 @@ def _nested_key(value: Any) -> str:
 
 
 def _mask(where: Any, n_positions: int) -> Flags:
-    """Return a mask, given a mask or a list of positions."""
+    """Return a mask with `n_positions` booleans, from a mask or a list of positions."""
     if isinstance(where, np.ndarray) and where.dtype == bool and where.shape == (n_positions,):
         return where
     where = as_list(where)

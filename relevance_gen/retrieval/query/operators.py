@@ -69,7 +69,10 @@ class QueryOperator:
     word: str  # normalized spelling of the first token
 
     def has_words(self, segment: Segment, among: Flags, *, by_prefix: bool) -> Flags:
-        """Return which of the chunks `among` have all its words, in any order, shape (N,)."""
+        """Return which of the chunks `among` have all words of the operator, shape (N,).
+
+        The words may be in any order. `by_prefix` is as for `satisfying`.
+        """
         raise_if_cancelled()
         postings, flags = segment.postings, among
         for term_id in self.ids.tolist():
@@ -124,7 +127,10 @@ def satisfying(
 def violated_operators(
     operators: Sequence[QueryOperator], segment: Segment, chunk_ord: int, *, by_prefix: bool
 ) -> tuple[str, ...]:
-    """Return the operators that a chunk violates, as written in the query."""
+    """Return the operators that a chunk of a segment violates, as written in the query.
+
+    `by_prefix` is as for `satisfying`.
+    """
     among = np.arange(segment.size) == chunk_ord
     violated = []
     for operator in operators:

@@ -121,7 +121,7 @@ class Query:
 
 
 def parse(text: str, *, inflects: bool, is_english: bool = True) -> Query:
-    """Parse a query.
+    """Parse and return a query.
 
     Args:
         text: the query.
@@ -232,7 +232,7 @@ def _plain_word(spelling: str, inflects: bool) -> QueryTerm:
 def _merge_words(
     text: str, ids: Ids, words: Sequence[QueryTerm], word_of_token: npt.NDArray[np.int16]
 ) -> Query:
-    """Merge words with equal keys to terms, and count their occurrences.
+    """Return a query whose terms are the words, merged if their keys are equal, and counted.
 
     Args:
         text: the query.

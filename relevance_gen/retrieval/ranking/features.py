@@ -52,7 +52,10 @@ class SegmentReader(Protocol):
     def postings_of(
         self, terms: Sequence[QueryTerm], matches: Sequence[Match | None]
     ) -> Iterator[TermPostings]:
-        """Yield the postings of each term in the segment."""
+        """Yield the postings in the segment of the terms that each query term matches.
+
+        `matches` has the matched terms; None means that they are looked up in the dictionary.
+        """
 
 
 @define(eq=False)

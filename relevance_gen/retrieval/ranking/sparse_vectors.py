@@ -84,7 +84,7 @@ class SparseVector:
         return SparseVector(self.entries[arrays.ragged_ranges(starts, counts)], counts, self.hashes)
 
     def tally(self) -> Tally:
-        """Count how often each chunk has each dimension."""
+        """Return how often each chunk has each dimension."""
         ends = self.counts.cumsum()
         keys, tf = self._count(slice(0, _BATCH_ENTRIES), ends)
         if self.entries.size > _BATCH_ENTRIES:
@@ -184,7 +184,7 @@ class Sample:
 
     @classmethod
     def of(cls, vectors: SparseVector) -> Sample:
-        """Count the chunks of the sample, given their vectors."""
+        """Return the number of sample chunks with each dimension, from their vectors."""
         tally = vectors.tally()
         if tally.hashes_of is None:
             return cls(tally.n_chunks, tally.dimensions, tally.df.astype(np.uint8))

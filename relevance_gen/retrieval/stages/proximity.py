@@ -234,7 +234,7 @@ class ProximityFeatures(FeatureSpec):
         return bigram_sums, np.minimum(phrase, 1.0)
 
     def _idf_of(self, masks: _Masks) -> Floats:
-        """Return the sum of the idf of the words in each mask."""
+        """Return for each bit mask the sum of the idf of the words whose bits are set."""
         if masks.itemsize == 1:
             return self._idf_sums[0].take(masks)
         little_endian = masks.astype(f"<u{masks.itemsize}", copy=False)
@@ -376,9 +376,9 @@ def _bigram_tables(
 
 
 def _bits(size: int, n_weighted: int) -> _Masks:
-    """Return the bit of each of the first `n_weighted` words, counted from 1.
+    """Return a table from word numbers to bits, shape (size,).
 
-    It is 0 for all other words; the shape is (size,).
+    Each of the words 1 to `n_weighted` has its own bit; the bit of all other words is 0.
     """
     dtype: type[np.unsignedinteger[Any]] = np.uint32
     if n_weighted <= 8:
@@ -391,9 +391,9 @@ def _bits(size: int, n_weighted: int) -> _Masks:
 
 
 def _idf_sums(idf: Sequence[float]) -> list[Floats]:
-    """Return the sum of the idf of the words in each byte of a mask.
+    """Return for each byte of a mask a table from its 256 values to the sum of the words' idf.
 
-    The result is a table; idf is added in the words' order.
+    The idf of words is added in their order. The table of the last byte can be shorter.
     """
     tables = []
     for start in range(0, max(len(idf), 1), 8):
