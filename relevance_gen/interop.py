@@ -19,7 +19,7 @@ _ARROW_TYPES = {
     "title": "string",
     "num_collapsed": "int64",
 }
-"""Arrow types of columns. pyarrow infers the types of the other columns from their values."""
+"""Arrow types by column name. pyarrow infers the types of other columns from their values."""
 
 
 class PydanticSerializable:

@@ -13,7 +13,7 @@ from attrs import define
 from relevance_gen.errors import InvalidRequestError
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called repeatedly with the amount of completed work and the total amount."""
+"""A function that is called repeatedly with the amount of completed work and the total amount."""
 
 _CELLS: Final = 30
 _REDRAW_S: Final = 0.1

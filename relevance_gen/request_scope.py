@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 IsRequired: TypeAlias = Callable[[], bool]
 ReserveUnits: TypeAlias = Callable[[str, int], None]
-"""Called with the name of a unit and a number of units, before memory for them is allocated."""
+"""A function to call with the name of a unit and a number of units, before memory is allocated."""
 
 
 def _reserve_nothing(unit: str, count: int) -> None:

@@ -22,9 +22,9 @@ from relevance_gen.types import (
 )
 
 NOTHING_FOUND = "Nothing was found that the question asks for."
-"""The text without search results."""
+"""The text of an answer if the search returns nothing."""
 NO_ANSWER_FOUND = "No answer found. These passages are the closest matches."
-"""The text if the confidence of the search is too low."""
+"""The text of an answer if the confidence of the search is too low."""
 
 
 @frozen

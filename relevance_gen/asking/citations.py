@@ -68,7 +68,7 @@ _RESERVED_SENTENCES: Final = 64
 """Sentences for which memory is reserved at once."""
 _BLANK_LINE: Final = re.compile(r"\n\s*\n")
 _SOURCE_NUMBERS: Final = re.compile(r"\[\d{1,3}(?:[-–,;] ?\d{1,3})*\]")
-"""Source numbers in the text of a model."""
+"""Matches source numbers in the text of a model, such as ``[1]`` or ``[2, 3]``."""
 
 
 def cite(

@@ -23,7 +23,7 @@ INCOMPLETE: Final = "incomplete"
 _HEADING: Final = re.compile(
     r"^(?:```.*?(?:^```|\Z)|(#{1,6})[ \t]+(\S[^\n]*))", re.MULTILINE | re.DOTALL
 )
-"""A Markdown heading, or a block of fenced code, in which ``#`` does not begin a heading."""
+"""Matches a Markdown heading, or a block of fenced code, in which ``#`` is not a heading."""
 _FIRST_LINE: Final = re.compile(r"\s*+([^\W_](?:[^\n]*[^\W_])?)[^\S\n]*+\n[^\S\n]*+\n\s*+\S")
 """A first line without final punctuation, followed by an empty line and further text.
 

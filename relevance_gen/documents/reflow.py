@@ -10,15 +10,15 @@ from typing import Final
 from relevance_gen.text.sentences import sentence_ends, unwrapped
 
 _N_EDGE_LINES: Final = 3
-"""First and last lines of a page that may be page headers and footers."""
+"""Number of first lines, and of last lines, of a page that may be page headers and footers."""
 _MIN_REPEATS: Final = 3
 """A line at an edge of this many pages, with numbers ignored, is a page header or footer."""
 _MAX_MOVED_CHARS: Final = 1000
 """Maximum characters of a sentence that are moved to the previous page."""
 _NUMBER: Final = re.compile(r"\d+|^[ivxlc]+$")
-"""A number in digits, or a line that is a Roman numeral in lower case."""
+"""Matches a number in digits, or a line that is a Roman numeral in lower case."""
 _LINE_HYPHEN: Final = re.compile(r"(?<!\w)(\w++)(?:\ufffe|\xad|-\n(?=[^\W\d_A-Z]))(\w++)")
-"""A word with a hyphen at the end of a line; PDFium writes U+FFFE for the hyphen."""
+"""Matches a word with a hyphen at the end of a line; PDFium writes U+FFFE for the hyphen."""
 _HYPHENATED: Final = re.compile(r"(?<!\w)\w++-\w++")
 
 

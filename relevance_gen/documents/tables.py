@@ -14,7 +14,7 @@ MAX_COLUMN_NAME_CHARS: Final = 50
 """Maximum characters of a column name, which is repeated in each cell of its column."""
 
 _NUMBER: Final = re.compile(r"(?!\d{4}$)[-+\d.,%\s]*\d[-+\d.,%\s]*")
-"""A cell that is only a number; a number of four digits can be a year, which names a column."""
+"""Matches a cell that is only a number, except of four digits: a year can be a column name."""
 
 
 def is_header(cells: Sequence[str]) -> bool:

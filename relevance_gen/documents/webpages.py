@@ -31,11 +31,11 @@ _LINES: Final = frozenset("br caption dd dt li option tbody tfoot thead tr".spli
 _LISTS: Final = frozenset({"ul", "ol"})
 _HEADING: Final = re.compile("h[1-6]")
 _PARAGRAPH: Final = "\x1e"
-"""A piece of text that ends a paragraph."""
+"""Separator that is written as a piece of text where a paragraph ends."""
 _SPACES: Final = re.compile(r"[^\S\n\x1e]+")
 _NEWLINES: Final = re.compile(r" ?[\n\x1e][ \n\x1e]*")
 _EMPTY_MARKER: Final = re.compile(r"^(-|#{1,6})\n+(?=[^\n#-])", re.MULTILINE)
-"""A Markdown marker whose text is in a block of its own, as in ``<li><p>``."""
+"""Matches a Markdown marker whose text is in a block of its own, as in ``<li><p>``."""
 
 
 def page_text(markup: str) -> tuple[str, str]:

@@ -37,7 +37,7 @@ MAX_BYTES: Final = 4 << 30
 
 _OFF: Final = "off"
 _CACHE_FILE: Final = re.compile(r"\.?(?:[0-9a-f]{16}){1,2}\.(?:index|unfinished)")
-"""Names of files of the cache; a folder that the caller chooses may contain other files."""
+"""Matches names of files of the cache; a folder that the caller chooses may contain other files."""
 _ARRAY_TYPES: Final = {"records": "u1", "locations": "<i4"}
 _POLL_S: Final = 0.05
 _ERRORS_OF_DAMAGE: Final = (
@@ -49,7 +49,7 @@ _ERRORS_OF_DAMAGE: Final = (
     TypeError,
     ValueError,
 )
-"""Errors for a file that is damaged, foreign or missing."""
+"""Errors that reading a cached file raises if the file is damaged, foreign or missing."""
 
 Fingerprint: TypeAlias = tuple[int, int, int, int]
 """Size, modification time, change time and inode of a file; times in nanoseconds.

@@ -23,7 +23,7 @@ from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 _MAX_SEARCHED_CHARS: Final = 20_000
 """Maximum characters of a chunk that are searched for definitions, which bounds the time."""
 _MAX_CACHED_CHARS: Final = 2_000
-"""Definitions of longer chunks are not cached, which bounds the memory."""
+"""Maximum characters of a chunk whose definitions are cached, which bounds the memory."""
 
 _EDGES: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[\W_]+")
 

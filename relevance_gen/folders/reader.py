@@ -35,7 +35,8 @@ _MAX_DOCUMENTS: Final = 128
 _MAX_DOCUMENT_BYTES: Final = 64 << 20
 """Maximum total size of these documents; a larger document is read alone."""
 _BYTES_PER_UNIT: Final = 4
-"""A reserved body byte covers nine bytes of memory; a document takes about two per byte of file."""
+"""Bytes of a file for which one ``body_byte`` is reserved: a document takes about two bytes of
+memory per byte of the file, and a ``body_byte`` is nine."""
 
 
 @frozen

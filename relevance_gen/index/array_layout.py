@@ -131,7 +131,7 @@ _SPECS: Final = (
 )
 
 STORED: Final = tuple(spec for spec in _SPECS if spec.is_stored)
-"""The arrays of a file."""
+"""The specifications of the arrays that a saved file contains."""
 TYPES: Final = {spec.name: spec.type for spec in STORED}
 """The arrays of a file, in their order, and their types."""
 CHUNK_ATTRIBUTES: Final = tuple(

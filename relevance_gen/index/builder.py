@@ -47,12 +47,13 @@ from relevance_gen.text.term_hashes import buckets
 from relevance_gen.text.tokenization import Occurrences, tokenize
 
 _MIN_CHARS_PER_OCCURRENCE: Final = 4
-"""Most texts have at least this many characters per occurrence of a term."""
+"""Minimum characters per term occurrence in most texts, to estimate the number of postings."""
 _TIER_RATIO: Final = 4
-"""A segment is merged with the segment before it unless that is more than this many times as
-large."""
+"""A segment is merged with the segment before it, unless the latter is more than this number of
+times as large."""
 _N_ID_RANGES: Final = 16
-"""The counts of the pieces of a long chunk are added range by range of ids, to bound the memory."""
+"""Number of ranges of ids into which the counts of a long chunk's pieces are divided: counts are
+added range by range, to bound the memory."""
 
 Merge: TypeAlias = Callable[[Sequence[Segment]], Segment]
 """A function that merges segments, as `merge` does."""

@@ -13,8 +13,8 @@ from relevance_gen.retrieval.query.filters import Filter
 from relevance_gen.retrieval.ranking.stage import Ranking
 
 _MAX_DISTANCE: Final = 2
-"""Chunks at most this number of positions from a result are added in the order of the results; more
-distant chunks in the order of their positions."""
+"""Chunks at most this number of positions from a result are added in the order of the results;
+chunks that are farther away in the order of their positions."""
 
 
 def fill(

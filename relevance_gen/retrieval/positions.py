@@ -22,7 +22,7 @@ FindPositions: TypeAlias = Callable[[int, Segments], Offsets]
 positions and the segments of one state of an index."""
 
 _BATCH_CHUNKS: Final = 1 << 10
-"""Chunks fetched together."""
+"""Number of chunks that one request fetches from the segments."""
 
 
 def check_position(name: str, value: object, n_positions: int, segments: Segments) -> int:

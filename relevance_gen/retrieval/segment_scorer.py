@@ -44,18 +44,18 @@ from relevance_gen.retrieval.weighting import Weighting
 from relevance_gen.text.blocks import batch_by_size
 
 _BATCH_TOKENS: Final = 1 << 17
-"""Chunks of about this number of tokens are read together: there can be many with ties, and each
-can be long."""
+"""Approximate number of tokens that are read together; bounds the memory, because ties can add many
+chunks, and chunks can be long."""
 _BATCH_POSTINGS: Final = 1 << 15
-"""About this number of postings are summed together, while they are in the core's cache."""
+"""Approximate number of postings that are summed together: they fit in the cache of a CPU core."""
 _DENSE_DIVISOR: Final = 8
-"""Postings are summed in an array of all chunks if there are more than the number of chunks divided
-by this."""
+"""Postings are summed in an array of all chunks if they are more than the number of chunks divided
+by this number."""
 _MIN_CACHE_BYTES: Final = 2 << 20
 _EXACT_CACHE_BYTES: Final = 1 << 17
 """Size of the cache of terms without inflections: enough for all stop words."""
 _CACHE_DIVISOR: Final = 4
-"""The cache of postings may use the size of the segment's arrays divided by this."""
+"""The limit of the postings cache is the size of the segment's arrays divided by this number."""
 _NO_ORDS: Final[Offsets] = np.zeros(0, np.int64)
 _NO_MATCH: Final = TermMatch(Match.union([]), 0)
 _NO_CANDIDATES: Final = Candidates(

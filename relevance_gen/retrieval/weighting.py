@@ -62,7 +62,8 @@ from relevance_gen.text.tokenization import is_number
 from relevance_gen.types import WeightingName
 
 _MAX_LISTED_TOKENS: Final = 64
-"""Longer queries are processed by numpy, which is slower for short queries."""
+"""Maximum tokens of a query that Python loops process; numpy, which processes longer queries, is
+slower for short queries."""
 _MAX_CONTENT_WORDS: Final = 3
 """Maximum number of content words with which stop words have an idf above 0."""
 

@@ -26,7 +26,7 @@ _BLOCK_BYTES: Final = 16 << 20
 """Size of the texts, titles and metadata that are indexed together; indexing takes about five times
 that memory."""
 _MAX_POSTINGS_IN_MEMORY: Final = 1 << 22
-"""Segments with fewer postings, about 30 MiB of text, are merged in memory."""
+"""Maximum postings of segments that are merged in memory: about 30 MiB of text."""
 
 
 @frozen(eq=False)

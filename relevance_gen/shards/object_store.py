@@ -28,9 +28,9 @@ from relevance_gen.errors import InvalidRequestError, TimedOutError
 T = TypeVar("T")
 
 _CALL_TIMEOUT_S: Final = 30.0
-"""Time limit of one call that transfers little."""
+"""Seconds after which one call fails, if it transfers little data."""
 _MIN_BYTES_PER_S: Final = 1 << 20
-"""The time limit of a call is extended by its bytes divided by this rate."""
+"""The time limit of a call is extended by the bytes that it transfers, divided by this rate."""
 _MAX_WAITING_THREADS: Final = 16
 """Threads that may wait for one folder at a time, if the package for its store lacks time
 limits."""

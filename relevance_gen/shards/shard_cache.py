@@ -32,7 +32,7 @@ from relevance_gen.shards.manifest import (
 from relevance_gen.shards.object_store import ObjectStore
 
 _BLOCK_BYTES: Final = 8 << 20
-"""Size of one request."""
+"""Number of bytes that one request to the store fetches."""
 _MAX_PARALLEL_FETCHES: Final = 8
 _LOCK_TIMEOUT_S: Final = 600.0
 """Maximum seconds to wait until another process has fetched the same files."""

@@ -23,7 +23,7 @@ _MAX_CLUSTER_CHARS: Final = 32
 _DEFAULT_MAX_CHARS: Final = 1000
 _MAX_SENTENCE_CHARS: Final = 500
 _CHARS_PER_TOKEN: Final = 4
-"""Initial estimate for the length of a chunk of a given number of tokens."""
+"""Initial estimate of the ratio by which a limit in tokens is converted to characters."""
 
 
 def split(

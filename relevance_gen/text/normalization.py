@@ -62,7 +62,8 @@ _VANISHING: Final = re.compile(
     "[\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06ed"
     "\u00ad\u034f\u061c\u180b-\u180e\u200c-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]"
 )
-"""Accents, vowel points, joiners, soft hyphen, direction marks, variation selectors."""
+"""Matches characters that folding removes: accents, vowel points, joiners, soft hyphen, direction
+marks, variation selectors."""
 
 _DECOMPOSED: Final = re.compile(
     "[A-Za-z\u00c0-\u01b0\u1ea0-\u1ef9][\u0300-\u036f]{1,3}"
@@ -71,12 +72,12 @@ _DECOMPOSED: Final = re.compile(
     "\u0dca\u0dcf\u0ddf\u102e\u1b35\u3099\u309a]{1,3}"
     "|[\u1100-\u1112][\u1161-\u1175][\u11a8-\u11c2]?|[\uac00-\ud7a3][\u11a8-\u11c2]|[\uff66-\uff9d][\uff9e\uff9f]"
 )
-"""Letters followed by marks that remain, and decomposed Hangul syllables. Each match is composed
+"""Matches letters followed by marks that remain, and decomposed Hangul. Each match is composed
 separately: `unicodedata.normalize` sorts marks, which takes quadratic time for a text of only
 marks."""
 
 _JOINED: Final = re.compile(f"{_DECOMPOSED.pattern}|[\ud800-\udbff][\udc00-\udfff]")
-"""Code points that are folded together: letters with their marks, and the surrogates of one
+"""Matches code points that are folded together: letters with their marks, and the surrogates of one
 character."""
 
 _VARIANTS: Final = str.maketrans(

@@ -78,7 +78,7 @@ _NEIGHBORS: Final = {
     for before, words, after in _FRAMES
     for word in words.split()
 }
-"""The neighbors of each word of a frame."""
+"""For each word of a frame, the words that must be next to it."""
 _HAPPENING: Final = frozenset("happen happens happened done".split())
 _ASKS_WHAT_HAPPENS: Final = frozenset("what how why".split())
 _MAX_DISTANCE: Final = 8

@@ -42,7 +42,8 @@ _MEMORY_PER_TEXT: Final = 5
 """Maximum ratio of the memory for indexing a block of texts to the size of the texts with their
 overhead."""
 _MEMORY_PER_LARGEST_TEXT: Final = 5
-"""The same ratio for a single text; a text that needs more than the memory is refused."""
+"""Ratio of the memory for indexing a single text to its size with overhead; a text that needs more
+than the memory is refused."""
 _CHUNK_OVERHEAD_BYTES: Final = 128
 _BYTES_PER_WIDE_BYTE: Final = 11
 """Extra memory for each byte of a character after the first: scripts without spaces have a term for

@@ -29,7 +29,7 @@ from relevance_gen.text.term_hashes import (
 from relevance_gen.text.tokenization import tokenize
 
 MAX_CACHED_CHARS: Final = 1024
-"""Longer queries are not cached, nor are their rankings."""
+"""Maximum characters of a query that is cached, as parsed and with its ranking."""
 MAX_TERMS: Final = 1 << 14
 """Maximum number of distinct words of a query that are used; bounds the work for very long
 queries."""
@@ -37,7 +37,8 @@ _MAX_CACHED_QUERIES: Final = 256
 _MAX_CACHED_WORDS: Final = 1 << 14
 _BATCH_TOKENS: Final = 1 << 16
 _MAX_LISTED_TOKENS: Final = 64
-"""Longer queries are processed by numpy, which is slower for short queries."""
+"""Maximum tokens of a query that Python loops process; numpy, which processes longer queries, is
+slower for short queries."""
 _MIN_CORRECTED_LETTERS: Final = 7
 _MAX_CORRECTED_WORDS: Final = 8
 """Maximum number of words of one query that are corrected; bounds the work."""

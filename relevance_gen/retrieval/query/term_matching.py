@@ -49,7 +49,7 @@ _MIN_PREFIX: Final = 4
 _MIN_SIMILARITY: Final = 0.5
 """Minimum share of the longer word's letters that inflections have in common."""
 _MIN_SHORT_SIMILARITY: Final = 0.6
-"""Minimum share for a common prefix of three letters, which is sufficient except in Latin
+"""Minimum share if inflections have only three letters in common, which is not sufficient in Latin
 letters."""
 MAX_FORMS: Final = 1 << 10
 """Maximum number of inflections of a word, in all chunks together."""
@@ -62,7 +62,10 @@ _ONES: Final[Floats] = np.ones(MAX_FORMS + 1)
 
 @frozen(eq=False)
 class Match:
-    """The terms that a word of the query matches, in one segment or in several together."""
+    """The terms that a word of the query matches, in one segment or in several together, by id.
+
+    Unlike the ordinals in `Inflections`, the id of a term is the same in every segment.
+    """
 
     ids: Ids  # ids of the terms, ascending, shape (n,)
     weight: Floats  # weight of each term as an occurrence of the word, in (0, 1], shape (n,)
@@ -133,7 +136,7 @@ class TermPostings:
 
 @frozen(eq=False)
 class Inflections:
-    """Terms of a dictionary that a word matches."""
+    """Terms of one dictionary that a word matches, by their ordinals; see `Match`."""
 
     term_ords: Offsets  # ordinals of the terms, ascending, shape (n,)
     weight: Floats | None = None  # weight of each; None if all are 1

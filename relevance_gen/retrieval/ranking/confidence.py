@@ -32,8 +32,8 @@ MIDDLE: Final = 0.696
 STEEPNESS: Final = 3.95
 _MIN_WORDS: Final = 3
 _MIN_COVERAGE: Final = 1e-3
-"""Only the rarest words of a long query are counted in windows, and the best chunks may have none
-of these."""
+"""Minimum coverage in the formula: only the rarest words of a long query are counted in windows,
+and the best chunks may contain none of these words."""
 
 
 def evidence(best_score: float, coverage: float, terms: WeightedTerms) -> float:

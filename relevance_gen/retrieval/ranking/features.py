@@ -123,9 +123,9 @@ class FeatureRequest:
 
 
 class FeatureSource(Protocol):
-    """The parts of the search port that stages use.
+    """The part of the search port that stages use: it extracts features of candidates.
 
-    See `relevance_gen.retrieval.ports.Segments`.
+    `relevance_gen.retrieval.ports.Segments` implements it.
     """
 
     @property

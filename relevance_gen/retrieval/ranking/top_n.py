@@ -12,10 +12,10 @@ _MAX_BLOCK_SIZE: Final = 128
 _MIN_BLOCK_SIZE: Final = 4
 _BLOCKS_PER_RESULT: Final = 4
 _BLOCK_DIVISOR: Final = 16
-"""If fewer than the number of blocks divided by this can have a score in demand, only their scores
-are compared."""
+"""If the blocks that can contain any of the n best scores are fewer than all blocks divided by this
+number, only their scores are compared."""
 _MIN_BLOCKED_SCORES: Final = 1 << 14
-"""For fewer scores, comparing all of them is faster."""
+"""Minimum number of scores that are divided into blocks; with fewer, comparing all is faster."""
 _ROUNDING: Final = 1.0 - 1e-9
 _NO_SCORES: Final[Floats] = np.zeros(0)
 

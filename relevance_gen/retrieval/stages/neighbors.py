@@ -32,7 +32,7 @@ from relevance_gen.retrieval.ranking.stage import (
 _WEIGHTS: Final = (0.2, 0.1)
 """Share of a chunk's score that is added to the scores of chunks at distance 1 and distance 2."""
 MAX_NEIGHBORS: Final = len(_WEIGHTS)
-"""Maximum distance of a neighbor."""
+"""Maximum distance of a neighbor, in positions."""
 
 
 @frozen(eq=False)

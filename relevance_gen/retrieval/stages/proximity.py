@@ -66,7 +66,8 @@ _BATCH_TOKENS: Final = 1 << 16
 _MAX_COUNTS: Final = 1 << 18
 """Maximum number of counts, of all bigrams in all chunks, that are held at once."""
 _MAX_LISTED_TOKENS: Final = 64
-"""Longer queries are processed by numpy, which is slower for short queries."""
+"""Maximum tokens of a query that Python loops process; numpy, which processes longer queries, is
+slower for short queries."""
 
 COVERAGE: Final = "coverage"
 BIGRAM_WEIGHT: Final = 0.2
@@ -92,7 +93,7 @@ class Measures(NamedTuple):
 
 @frozen(eq=False)
 class _Bigrams:
-    """Bigrams of the query in chunks, in reading order."""
+    """Occurrences in chunks of bigrams of the query, in reading order."""
 
     token: Offsets  # index of the first token of each, shape (B,)
     index: npt.NDArray[np.uint16]  # which bigram of the query it is, counted from 1, shape (B,)
