@@ -25,9 +25,9 @@ _HEADING: Final = re.compile(
 )
 """Matches a Markdown heading, or a block of fenced code, in which ``#`` is not a heading."""
 _FIRST_LINE: Final = re.compile(r"\s*+([^\W_](?:[^\n]*[^\W_])?)[^\S\n]*+\n[^\S\n]*+\n\s*+\S")
-"""A first line without final punctuation, followed by an empty line and further text.
+"""Matches a first line without final punctuation, followed by an empty line and further text.
 
-It is applied to the first `MAX_TITLE_CHARS` × 4 characters of a text.
+The pattern is applied to the first `MAX_TITLE_CHARS` × 4 characters of a text.
 """
 _MAX_TITLE_WORDS: Final = 12
 

@@ -439,7 +439,8 @@ class FolderIndex(BaseIndex):
     def _save(self, state: FolderSnapshot) -> None:
         """Save the first complete snapshot in the cache; do nothing for later snapshots.
 
-        It is not saved if so few files were read that the cached index is almost up to date.
+        The snapshot is not saved if the cached index is almost up to date: if the fraction of files
+        and of chunks that had to be read is at most `_MIN_CHANGED_RATIO`.
         """
         if self._is_saved or self._cache is None:
             return

@@ -36,9 +36,9 @@ def _are_ends(array: Array, size: int) -> bool:
 
 
 def _are_ends_of_any(array: Array, size: int) -> bool:
-    """Return whether an array never descends and ends at `size`.
+    """Return whether an array has the ends of items, which may be empty, that cover [0, `size`).
 
-    Its values are the ends of items that may be empty.
+    This is true if the array never descends and its last value is `size`.
     """
     bounds = np.concatenate(([0], array))
     is_ordered = bounds[1:] >= bounds[:-1]

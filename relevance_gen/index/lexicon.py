@@ -236,7 +236,7 @@ class Lexicon:
     def fuzzy_matches(self, word: str) -> Offsets:
         """Return the ordinals of the terms that may be the correct spelling of a word, ascending.
 
-        They can be inflected, begin with the word's first letter, and differ from the word by at
+        These terms can be inflected, begin with the word's first letter, and differ from it by at
         most one insertion, deletion, substitution or transposition of adjacent letters.
         """
         batches = arrays.batch_slices(self.size, _COMPARED_TERMS)

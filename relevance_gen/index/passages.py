@@ -240,9 +240,9 @@ def _split_identifiers(text: str) -> str:
 
 
 def _title_line(title: str, encoder: TextEncoder) -> str:
-    """Return the line to put before each passage of a chunk.
+    """Return the line with a chunk's title to put before each of its passages.
 
-    It is empty without a title, or if the title is too long.
+    The line is "" if the chunk lacks a title, or if the title is too long.
     """
     if not title:
         return ""

@@ -344,7 +344,7 @@ class Segment:
     def without(self, chunk_ords: Offsets) -> Segment:
         """Return a segment in which the chunks with these ordinals are marked as removed, too.
 
-        It shares the other arrays of this segment, which does not change.
+        This segment does not change, and shares its other arrays with the returned segment.
         """
         live = self.live.copy()
         live[chunk_ords] = False

@@ -67,7 +67,7 @@ class Spill:
     def add(self, segment: Segment) -> None:
         """Write the arrays of a segment to a file.
 
-        Its chunks follow those of the segments before; the caller must add them to `content`.
+        The chunks follow the chunks of the segments before; the caller must add them to `content`.
         """
         self._segments_file.seek(self._segment_bounds[-1])
         arrays = storage.arrays_of(segment)

@@ -76,7 +76,7 @@ def check_target(
 ) -> Path:
     """Check that a file may be written, and return its path.
 
-    It must be a new file, a saved index or an empty file; with `overwrite`, any file.
+    The file must be new, a saved index or empty; with `overwrite`, any file is allowed.
 
     Raises:
         InvalidRequestError: `path` is not a path, or a file of another kind exists there.
@@ -396,7 +396,7 @@ def chunks_in(arrays: Mapping[str, Array]) -> Chunks:
 class _StoredTexts(LazyTexts):
     """Texts in an array of bytes, with an array of the offset where each ends.
 
-    They are pickled as these arrays.
+    Pickling stores these two arrays instead of the texts.
     """
 
     def __init__(self, content: Bytes, end: Offsets) -> None:
@@ -410,7 +410,7 @@ class _StoredTexts(LazyTexts):
 class _StoredValues(LazyValues[Any]):
     """Values that `decode` reads from an array of bytes, for the chunks that have any.
 
-    They are pickled as the arrays.
+    Pickling stores the arrays instead of the values.
     """
 
     def __init__(

@@ -40,10 +40,10 @@ def with_options(
 ) -> Callable[[Function], Function]:
     """Return a decorator of functions that take the options of a class.
 
-    Their last parameter is ``**options: Unpack[options_class]``, or of a subclass. It replaces that
-    parameter by the options in ``__signature__``, and the entry ``options:`` of the docstring by
-    their documentation. A parameter of a subclass remains after the options; options in `without`
-    are not shown.
+    The last parameter of such a function is ``**options: Unpack[options_class]``, or of a subclass.
+    In ``__signature__`` the decorator replaces that parameter by the options, and in the docstring
+    the entry ``options:`` by their documentation. A parameter of a subclass remains after
+    the options; options in `without` are not shown.
     """
 
     def decorate(function: Function) -> Function:

@@ -207,7 +207,7 @@ class IndexWriter:
     def _replace(self, shards: Sequence[ShardRecord]) -> bool:
         """Replace neighboring shards by one merged shard, and return whether it was published.
 
-        It is not published if another writer has changed one of the shards meanwhile.
+        The merged shard is not published if another writer has changed a shard meanwhile.
         """
         try:
             merged = self._editor.merge(shards)

@@ -290,8 +290,8 @@ def _line_start(
 ) -> int:
     """Return where a chunk begins so that it has the indentation of its first line.
 
-    It is the start of the line of the character at `first`, or `first` if the chunk before ends in
-    that line.
+    The result is the start of the line of the character at `first`, or `first` if the chunk before
+    ends in that line.
 
     Args:
         text: the text.

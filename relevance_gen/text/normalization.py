@@ -164,8 +164,8 @@ def add_toneless(folded: str) -> str:
 def _toned_word() -> re.Pattern[str]:
     """Return the pattern of a Vietnamese word with tones; compiled on first use, which takes 15 ms.
 
-    It matches only from the first letter of a word: matching from every letter would take quadratic
-    time.
+    The pattern matches only from the first letter of a word: matching from every letter would take
+    quadratic time.
     """
     return re.compile(rf"(?<!{_LETTER}){_LETTER}*[{_TONED}]{_LETTER}*")
 

@@ -67,8 +67,8 @@ def _stemmer() -> Any:
 def can_inflect(word: str) -> bool:
     """Return whether a folded word can be inflected.
 
-    It has three letters or more and at most 63 bytes, no digit or underscore, and its script is
-    not tokenized as n-grams.
+    Such a word has three letters or more and at most 63 bytes, no digit or underscore, and its
+    script is not tokenized as n-grams.
     """
     if len(word) < MIN_LETTERS or len(word.encode()) >= MAX_SPELLING_BYTES:
         return False

@@ -83,7 +83,7 @@ class ChunkBatch:
     def title_df(self) -> Offsets:
         """Number of chunks of all segments that have the chunk's title, shape (n,).
 
-        It is arbitrary for a chunk without a title.
+        The number for a chunk without a title is arbitrary.
         """
         statistics = self.reader.statistics
         title_ords = statistics.titles.searchsorted(self.segment.title_hashes.take(self.chunk_ords))
@@ -215,8 +215,8 @@ class TermPrefixes(FeatureSpec):
     def extract(self, batch: ChunkBatch) -> SparseVector:
         """Return the word prefixes of each chunk.
 
-        They come from the texts if the segment has no token sequences and nothing else needs
-        tokens.
+        If the segment stores no occurrences, and no other feature has read the tokens of the batch,
+        the texts are tokenized again.
         """
         segment, chunk_ords = batch.reader.segment, batch.chunk_ords
         if segment.occurrences is None and not batch.has_tokens:

@@ -292,7 +292,7 @@ class Proximity(Stage):
     def of(cls, terms: WeightedTerms) -> Proximity:
         """Return the stage for a query.
 
-        It uses the rarest words with weight, and up to `MAX_WORDS` words without weight.
+        The stage uses the rarest words with weight, and up to `MAX_WORDS` words without weight.
         """
         unweighted = []
         for i, n_chunks in enumerate(terms.df):
