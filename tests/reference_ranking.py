@@ -16,7 +16,7 @@ class ReferenceBert:
     def __init__(self, path, offset=0, epsilon=1e-12):
         self.epsilon = epsilon
         reader = gguf.GGUFReader(path)
-        self.tensors = {each.name: each.data.astype(np.float64) for each in reader.tensors}
+        self.tensors = {tensor.name: tensor.data.astype(np.float64) for tensor in reader.tensors}
         self.n_heads = int(reader.fields["bert.attention.head_count"].contents())
         self.n_blocks = int(reader.fields["bert.block_count"].contents())
         self.offset = offset

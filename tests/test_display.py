@@ -172,9 +172,9 @@ def test_response_repr_and_html_of_any_text(query: str, chunks: list[str]) -> No
     texts = (result.chunk_txt for result in response)
     wanted = [
         html.unescape(
-            html.escape(one.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+            html.escape(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
         )
-        for one in texts
+        for text in texts
     ]
     assert shown == wanted[:10]
 
@@ -256,7 +256,7 @@ def test_response_converts_to_arrow_table(response: SearchResponse) -> None:
     """The Arrow table has the columns of the data frame, mixed metadata as JSON."""
     table = pyarrow.table(response)
     assert table.column_names == list(pd.DataFrame(response))
-    assert table["chunk_txt"].to_pylist() == [one.chunk_txt for one in response]
+    assert table["chunk_txt"].to_pylist() == [result.chunk_txt for result in response]
     assert table["metadata"].to_pylist() == [{"page": 2}, {"page": None}]
     spans = [span["start"] for span in table["spans"][0].as_py()] if response[0].spans else None
     assert spans == (response[0].spans and [span.start for span in response[0].spans])

@@ -124,7 +124,10 @@ def test_to_install_lists_packages_of_extra(extra: str) -> None:
     """The installation command has the packages of the extra with their version bounds."""
     command = to_install(extra)
     named = [{*re.split("(?=[<>=]=?)|,", one)} for one in re.findall(r"'(.*?)'", command)]
-    asked = [{*re.split("(?=[<>=]=?)|,", one)} for one in PROJECT["optional-dependencies"][extra]]
+    asked = [
+        {*re.split("(?=[<>=]=?)|,", dependency)}
+        for dependency in PROJECT["optional-dependencies"][extra]
+    ]
     assert command.startswith("pip install '")
     assert named == asked
 

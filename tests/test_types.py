@@ -143,7 +143,7 @@ def test_logit_bias_accepts_json_keys() -> None:
     request = GenerationRequest("x", logit_bias=bias)
     bias["9"] = 1
     assert request.logit_bias == {7: 1.0, 8: -100.0, 0: 0.5}
-    assert all(type(one) is float for one in request.logit_bias.values())
+    assert all(type(bias) is float for bias in request.logit_bias.values())
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,17 @@ def test_compress_keeps_sentences_in_order_within_budget(
     """Each sentence is a literal excerpt, occurs once, and the joined text is within the budget."""
     kept = compress(question, chunks, max_tokens=budget)
     every = [(chunk, *place) for chunk, text in enumerate(chunks) for place in sentences(text)]
-    numbers = [every.index((one.original_index, one.start, one.end)) for one in kept]
+    numbers = [
+        every.index((sentence.original_index, sentence.start, sentence.end)) for sentence in kept
+    ]
     assert numbers == sorted(set(numbers))
     assert [one.num_omitted_before for one in kept] == [
         number - before - 1 for before, number in zip([-1, *numbers], numbers, strict=False)
     ]
-    assert all(one.text == chunks[one.original_index][one.start : one.end] for one in kept)
+    assert all(
+        sentence.text == chunks[sentence.original_index][sentence.start : sentence.end]
+        for sentence in kept
+    )
     assert kept.num_tokens == COUNTER.count(kept.text) <= budget
     assert kept.num_context_tokens == sum(map(COUNTER.count, chunks))
     place = 0
@@ -47,7 +52,7 @@ def test_compress_with_large_budget_keeps_all_sentences(question: str, chunks: l
         chunks,
         max_tokens=10 + sum(len(text.encode("utf-8", "replace")) + 4 for text in chunks),
     )
-    assert [(one.original_index, one.start, one.end) for one in kept] == [
+    assert [(sentence.original_index, sentence.start, sentence.end) for sentence in kept] == [
         (chunk, *sentence) for chunk, text in enumerate(chunks) for sentence in sentences(text)
     ]
     assert kept.text == "\n\n".join(text.strip() for text in chunks)
@@ -88,7 +93,7 @@ def test_compress_prefers_sentence_of_relevant_chunk() -> None:
         "It was green. The harbour of Lund was full of boats.",
     ]
     kept = compress("What colour had the harbour of Lund? It was green", chunks, max_tokens=20)
-    assert [one.original_index for one in kept] == [1, 1]
+    assert [sentence.original_index for sentence in kept] == [1, 1]
 
 
 def test_compress_marks_omissions() -> None:

@@ -157,7 +157,8 @@ def test_addresses_are_read(tmp_path: Path) -> None:
     store = fsspec.filesystem("memory")
     store.put(f"{tmp_path}/in", "/shared", recursive=True)
     plain = [
-        (one, {}) if isinstance(one, str) else (one["text"], one["metadata"]) for one in chunks
+        (chunk, {}) if isinstance(chunk, str) else (chunk["text"], chunk["metadata"])
+        for chunk in chunks
     ]
     assert read(f"file://{tmp_path}/in") == read("memory://shared", 3) == plain
     store.rm("/shared", recursive=True)

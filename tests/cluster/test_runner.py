@@ -288,7 +288,9 @@ def test_killed_runners_lose_no_request(
         future.add_done_callback(lambda _, number=number: answered.update([number]))
     while n_kills and not all(future.done() for future in futures):
         ready = [
-            one for one in runner._workers if one.state is ThreadState.READY and one._forwarded
+            worker
+            for worker in runner._workers
+            if worker.state is ThreadState.READY and worker._forwarded
         ]
         if ready:
             with suppress(actors.RayActorError):  # the runner has not ended since the last kill

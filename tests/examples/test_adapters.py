@@ -57,7 +57,7 @@ def load_module(path: Path) -> Any:
 def test_rankers_equal_search(program: str, package: str, environment: str) -> None:
     """The output has the two best chunks with the scores of `search`."""
     best = search(QUESTION, TEXTS, 2).best
-    expected = [f"{one.chunk_score:.3f} {one.chunk_txt}" for one in best]
+    expected = [f"{result.chunk_score:.3f} {result.chunk_txt}" for result in best]
     assert output_of(program, package, environment).splitlines() == expected
 
 
@@ -102,7 +102,7 @@ def test_beir_adapter_returns_scores_by_id() -> None:
     corpus = {f"d{n}": {"title": "", "text": text} for n, text in enumerate(TEXTS)}
     response = module.ChunkSearch().search(corpus, {"q": QUESTION}, 10, "cos_sim")
     assert response == {
-        "q": {f"d{one.original_index}": one.chunk_score for one in search(QUESTION, TEXTS)}
+        "q": {f"d{result.original_index}": result.chunk_score for result in search(QUESTION, TEXTS)}
     }
     assert module.ndcg(response, {"q": {"d0": 2, "d2": 1}}) == 1
     assert 0 < module.ndcg(response, {"q": {"d0": 1, "d2": 2}}) < 1

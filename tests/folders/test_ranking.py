@@ -238,7 +238,7 @@ def test_reranker_orders_files(root: Path) -> None:
     reported = dict.fromkeys(reranker.read, 0.25) | {of_last: 0.75}
     response = index.search("session store", true_order=False, reranker=HashReranker(reported))
     assert (response[0].metadata["path"], response[0].chunk_score) == (last.metadata["path"], 0.75)
-    assert {one.chunk_score for one in response[1:]} == {0.25}
+    assert {result.chunk_score for result in response[1:]} == {0.25}
     assert response.confidence == found.confidence
 
 

@@ -195,7 +195,8 @@ def test_inflections_above_the_limit_in_all_segments_are_dropped(
 def as_rebuilt(response: SearchResponse, positions: list[int]) -> SearchResponse:
     """Return the response of an index of the remaining chunks, with their original positions."""
     results = (
-        evolve(one, original_index=positions[one.original_index]) for one in response.results
+        evolve(result, original_index=positions[result.original_index])
+        for result in response.results
     )
     return evolve(response, results=tuple(results))
 
@@ -354,7 +355,7 @@ def test_search_during_changes_is_atomic() -> None:
             index.remove(pair)
             pair = index.add(["a zebra", "an okapi"])
         stop.set()
-    assert all(one.result() > 0 for one in asked)
+    assert all(future.result() > 0 for future in asked)
 
 
 # ── Memory ────────────────────────────────────────────────────────────────────────────────────────

@@ -86,7 +86,9 @@ def test_scores_are_those_of_the_law(
     query: str, chunks: list[str], n: int | None, encoder: LetterEncoder | None, weighting: Any
 ) -> None:
     """The best chunks are read and have the reranker's scores, and other chunks a share; with and without an encoder."""
-    ask = partial(search, query, chunks, ALL, encoder=encoder, weighting=weighting)
+    # The reranker reads a corrected query.
+    options = {"encoder": encoder, "weighting": weighting, "correct_spelling": False}
+    ask = partial(search, query, chunks, ALL, **options)
     before = spread(ask(), len(chunks))
     found = ask(reranker=HashReranker(), rerank_top_n=n)
     expected = reread(before, [relevance(query, chunk) for chunk in chunks], n)
@@ -111,13 +113,17 @@ def test_reranked_chunks_precede_others(
     ask = partial(search, query, chunks, ALL, encoder=encoder)
     before, reranker = ask(), HashReranker()
     after = ask(reranker=reranker, rerank_top_n=n, true_order=False)
-    assert {one.original_index for one in before} == {one.original_index for one in after}
-    assert all(0.0 < one.chunk_score <= 1.0 for one in after)
-    verbatim = [one.original_index for one in before.best if one.chunk_score == 1.0]
-    best = [one.original_index for one in before.best][len(verbatim) :]
-    order = [one.original_index for one in after]
+    assert {result.original_index for result in before} == {
+        result.original_index for result in after
+    }
+    assert all(0.0 < result.chunk_score <= 1.0 for result in after)
+    verbatim = [result.original_index for result in before.best if result.chunk_score == 1.0]
+    best = [result.original_index for result in before.best][len(verbatim) :]
+    order = [result.original_index for result in after]
     assert order[: len(verbatim)] == verbatim
-    assert [one.chunk_score == 1.0 for one in after] == [True] * len(verbatim) + [False] * len(best)
+    assert [result.chunk_score == 1.0 for result in after] == [True] * len(verbatim) + [
+        False
+    ] * len(best)
     n_read = len(best[:n])
     assert set(order[len(verbatim) :][:n_read]) == set(best[:n])
     assert order[len(verbatim) + n_read :] == best[n:]
@@ -142,18 +148,18 @@ def test_other_options_apply_to_reranked_order(
     every = ask(ALL, False)
     assert ask(top_n, False).results == every.results[:top_n]
     response = ask(top_n, true_order, spans=True)
-    assert [(one.original_index, one.chunk_score) for one in response.by_score()] == [
-        (one.original_index, one.chunk_score) for one in every[:top_n]
+    assert [(result.original_index, result.chunk_score) for result in response.by_score()] == [
+        (result.original_index, result.chunk_score) for result in every[:top_n]
     ]
     plain = search(query, records, ALL, where=where, spans=True)
-    spans = {one.original_index: one.spans for one in plain}
-    assert all(one.spans == spans[one.original_index] for one in response)
+    spans = {result.original_index: result.spans for result in plain}
+    assert all(result.spans == spans[result.original_index] for result in response)
     least = 0.5 * every[0].chunk_score if len(every) else 0.0
-    assert [one.original_index for one in ask(ALL, False, min_relative_score=0.5)] == [
-        one.original_index for one in every if one.chunk_score >= least
+    assert [result.original_index for result in ask(ALL, False, min_relative_score=0.5)] == [
+        result.original_index for result in every if result.chunk_score >= least
     ]
-    firsts = {one.metadata["of"]: one.original_index for one in reversed(every.results)}
-    assert {one.original_index for one in ask(ALL, distinct="of")} == set(firsts.values())
+    firsts = {result.metadata["of"]: result.original_index for result in reversed(every.results)}
+    assert {result.original_index for result in ask(ALL, distinct="of")} == set(firsts.values())
 
 
 def told(response: SearchResponse) -> list[tuple[int, float]]:
@@ -253,10 +259,11 @@ def test_contributions_sum_to_score(
 ) -> None:
     """All contributions, including the reranker's, sum to the score; a chunk that was read has its relevance."""
     index, reranker = ChunkIndex(chunks, encoder=encoder), HashReranker()
-    found = spread(index.search(query, ALL, reranker=reranker, rerank_top_n=n), len(chunks))
+    options = {"reranker": reranker, "rerank_top_n": n, "correct_spelling": False}
+    found = spread(index.search(query, ALL, **options), len(chunks))
     read = set(reranker.read)
     for at, chunk in enumerate(chunks):
-        explained = index.explain(query, at, reranker=reranker, rerank_top_n=n)
+        explained = index.explain(query, at, **options)
         assert explained.score == found[at]
         assert sum_of(explained) == pytest.approx(explained.score, abs=1e-9)
         if explained.relevance is not None:
@@ -374,8 +381,10 @@ def test_real_reranker_equals_scripted_reranker() -> None:
         found = search("a cat", chunks, reranker=reranker)
         assert found == ChunkIndex(chunks).search("a cat", reranker=reranker)
         scores = dict(zip(chunks, reranker.score("a cat", chunks).tolist(), strict=True))
-        assert [one.chunk_score for one in found] == [scores[one.chunk_txt] for one in found]
+        assert [result.chunk_score for result in found] == [
+            scores[result.chunk_txt] for result in found
+        ]
         every = search("a cat", chunks, reranker=reranker, rerank_top_n=None)
-        assert [one.chunk_score for one in every] == list(scores.values())
+        assert [result.chunk_score for result in every] == list(scores.values())
     with pytest.raises(RerankerError, match="closed"):
         search("a cat", chunks, reranker=reranker)

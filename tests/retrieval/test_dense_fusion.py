@@ -304,8 +304,8 @@ def test_however_an_index_came_about_it_answers_the_same(
     by_index = whole.search(query, ALL, num_candidates=n)
     assert by_index == search(query, kept, ALL, encoder=encoder, num_candidates=n)
     changed = index.search(query, ALL, num_candidates=n)
-    assert [(one.original_index, one.chunk_score) for one in changed.results] == [
-        (left[one.original_index], one.chunk_score) for one in by_index.results
+    assert [(result.original_index, result.chunk_score) for result in changed.results] == [
+        (left[result.original_index], result.chunk_score) for result in by_index.results
     ]
     for number, at in enumerate(left):
         assert index.explain(query, at, num_candidates=n) == whole.explain(

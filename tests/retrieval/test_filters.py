@@ -88,8 +88,10 @@ def test_scores_are_those_among_all(
     mask = data.draw(st.lists(st.booleans(), min_size=len(chunks), max_size=len(chunks)))
     everything = search(query, chunks, ALL, weighting=weighting).results
     some = search(query, chunks, ALL, weighting=weighting, where=mask).results
-    assert [(one.original_index, one.chunk_score) for one in some] == [
-        (one.original_index, one.chunk_score) for one in everything if mask[one.original_index]
+    assert [(result.original_index, result.chunk_score) for result in some] == [
+        (result.original_index, result.chunk_score)
+        for result in everything
+        if mask[result.original_index]
     ]
 
 

@@ -146,7 +146,9 @@ def test_invalid_chunks_raise_with_remedy(chunks: Any, field: str, remedy: str) 
 
 
 def as_if_blank(response: SearchResponse, positions: list[int]) -> SearchResponse:
-    results = (evolve(one, original_index=positions[one.original_index]) for one in response)
+    results = (
+        evolve(result, original_index=positions[result.original_index]) for result in response
+    )
     return evolve(response, results=tuple(results))
 
 

@@ -167,7 +167,8 @@ def test_explanation_lists_violated_operators(
     asked = f"{query} {' '.join(said)}"
     index = ChunkIndex(chunks)
     found = {
-        one.original_index: one.chunk_score for one in index.search(asked, ALL, syntax="operators")
+        result.original_index: result.chunk_score
+        for result in index.search(asked, ALL, syntax="operators")
     }
     for position in range(len(chunks)):
         told = index.explain(asked, position, syntax="operators")
@@ -182,11 +183,14 @@ def test_signs_go_with_where_and_changes() -> None:
     """A filter and signs both hold, and chunks that were removed stay away."""
     index = ChunkIndex(CHUNKS)
     assert [
-        one.original_index for one in index.search("black -dogs", where=[1, 2], syntax="operators")
+        result.original_index
+        for result in index.search("black -dogs", where=[1, 2], syntax="operators")
     ] == [1]
     index.remove([1])
     index.add(["a black cat again"])
-    assert [one.original_index for one in index.search('"black cat"', syntax="operators")] == [10]
+    assert [
+        result.original_index for result in index.search('"black cat"', syntax="operators")
+    ] == [10]
 
 
 def test_phrase_can_occur_in_title() -> None:
@@ -196,7 +200,7 @@ def test_phrase_can_occur_in_title() -> None:
         {"text": "cat", "title": "black dogs"},
     ]
     assert [
-        one.original_index for one in search('sleeps "black cat"', chunks, syntax="operators")
+        result.original_index for result in search('sleeps "black cat"', chunks, syntax="operators")
     ] == [0]
 
 
@@ -206,7 +210,7 @@ def test_phrase_is_found_anywhere_in_long_chunk() -> None:
     long, ends = f"{filler}black cat {filler}", [f"{filler}black", f"cat {filler}"]
     for chunks, expected in (([long, *ends], [0]), (ends, [])):
         assert [
-            one.original_index for one in search('"black cat"', chunks, syntax="operators")
+            result.original_index for result in search('"black cat"', chunks, syntax="operators")
         ] == expected
 
 
@@ -227,7 +231,7 @@ def test_number_of_passes_is_independent_of_phrase_length(
     ):
         looked_at.clear()
         response = search(f'"{phrase}"', texts, syntax="operators")
-        assert [one.original_index for one in response] == expected
+        assert [result.original_index for result in response] == expected
         costs.append(sum(looked_at))
     assert costs == [
         300 + 81 + 64,

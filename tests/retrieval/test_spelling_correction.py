@@ -166,7 +166,7 @@ def test_spans_show_the_word_that_was_found() -> None:
     """A span contains the chunk's word, and a repeated misspelled word is corrected each time."""
     response = search("umbrela, umbrela", CHUNKS, spans=True)
     marked = {
-        found_in.chunk_txt[one.start : one.end] for found_in in response for one in found_in.words
+        result.chunk_txt[word.start : word.end] for result in response for word in result.words
     }
     assert marked == {"umbrella", "Umbrellas"}
     assert response.results == search("umbrella, umbrella", CHUNKS, spans=True).results

@@ -37,7 +37,7 @@ def test_equal_seed_gives_equal_samples(real: Server) -> None:
     once, again = (real.generate(request).json["responses"] for _ in range(2))
     *_, (_, streamed) = events_of(real, request)[1]
     assert [one["text"] for one in once] == [one["text"] for one in again]
-    assert [one["text"] for one in once] == [one["text"] for one in streamed["responses"]]
+    assert [one["text"] for one in once] == [response["text"] for response in streamed["responses"]]
 
 
 def test_concurrent_generations_equal_single_ones(real: Server) -> None:

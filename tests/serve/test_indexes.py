@@ -68,8 +68,8 @@ def offering(places: Path) -> Iterator[Server]:
 
 def listed(server: Server, headers: Any = KEYED) -> dict[str, dict[str, Any]]:
     return {
-        one.pop("name"): one
-        for one in server.call("GET", "/indexes", headers=headers).json["indexes"]
+        index.pop("name"): index
+        for index in server.call("GET", "/indexes", headers=headers).json["indexes"]
     }
 
 
@@ -94,7 +94,7 @@ def test_answers_are_those_of_the_library(offering: Server, places: Path) -> Non
             "POST", "/compress", {"question": "cats purr", "index": name, "max_tokens": 30}, KEYED
         )
         response = alone.search("cats purr", 50)
-        expected = compress("cats purr", [one.chunk_txt for one in response], max_tokens=30)
+        expected = compress("cats purr", [result.chunk_txt for result in response], max_tokens=30)
         assert kept.json["text"] == expected.text
         for one in kept.json["sentences"]:
             assert PETS[one["original_index"]]["text"][one["start"] : one["end"]] == one["text"]
@@ -294,7 +294,9 @@ def test_slow_store_takes_no_threads_from_other_indexes() -> None:
                     assert (
                         server.search({"query": "cats", "chunk_txts": ["Cats purr."]}).status == 200
                     )
-                assert {one.result().error["type"] for one in waiting} == {"index_unavailable"}
+                assert {future.result().error["type"] for future in waiting} == {
+                    "index_unavailable"
+                }
                 (reported,) = listed(server).values()
                 reason = "its store has not answered yet"
                 assert reported == {"kind": "shards", "state": "unavailable", "reason": reason}

@@ -210,7 +210,7 @@ def test_slow_load_does_not_delay_other_models() -> None:
             for _ in range(5):
                 assert server.generate({**asked, "model": "quick"}).status == 200
             loading.let_go()
-            assert [one.result().status for one in waiting] == [200, 200]
+            assert [future.result().status for future in waiting] == [200, 200]
             assert server.metric('model_load_seconds_count{task="generate",model="slow"}') == 1
 
 

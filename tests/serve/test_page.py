@@ -231,7 +231,7 @@ def test_page_results_equal_search(visit: Visit) -> None:
     visit.ask(QUESTION)
     best = search(QUESTION, visit.chunks(), 30, true_order=False)
     assert visit.page.locator(".hit .score").all_inner_texts() == [
-        f"{one.chunk_score:.2f}" for one in best
+        f"{result.chunk_score:.2f}" for result in best
     ]
     assert visit.page.locator("#strip i").count() == len(best) > 2
     marks = visit.marks()
@@ -239,7 +239,7 @@ def test_page_results_equal_search(visit: Visit) -> None:
     assert strongest.startswith("Desert ants go out")
     assert strongest.endswith("too far away.")
     shaded = [text for name, texts in marks.items() if name.startswith("shade") for text in texts]
-    assert all(any(text in one.chunk_txt for one in best) for text in shaded)
+    assert all(any(text in result.chunk_txt for result in best) for text in shaded)
 
 
 LONG_CHUNK = (
@@ -321,7 +321,9 @@ def test_page_highlights_code_point_spans(visit: Visit, text: str) -> None:
     visit.ask(question)
     response = search(question, visit.chunks(), 30, spans=True)
     marks = visit.marks()
-    words = [one.chunk_txt[span.start : span.end] for one in response for span in one.words]
+    words = [
+        result.chunk_txt[span.start : span.end] for result in response for span in result.words
+    ]
     assert len(words) > 2
     assert sorted(marks["word"]) == sorted(words)
     assert _contain_passages(marks["passage"], response)
@@ -331,9 +333,9 @@ def _contain_passages(marked: list[str], response: SearchResponse) -> bool:
     """Return whether each marked text contains the best passage of another result, and is a part of its chunk."""
     results = [one for one in response if one.passage]
     passages = {
-        one.chunk_txt[one.passage.start : one.passage.end].strip(): one.chunk_txt
-        for one in results
-        if one.passage
+        result.chunk_txt[result.passage.start : result.passage.end].strip(): result.chunk_txt
+        for result in results
+        if result.passage
     }
     return len(marked) == len(results) and all(
         any(passage in text and text in chunk for text in marked)
@@ -628,7 +630,7 @@ def test_markdown_is_shown_as_it_is_meant(visit: Visit) -> None:
     response = search(question, chunks, 30, spans=True)
     marks = visit.marks()
     assert sorted(marks["word"]) == sorted(
-        one.chunk_txt[span.start : span.end] for one in response for span in one.words
+        result.chunk_txt[span.start : span.end] for result in response for span in result.words
     )
     assert _contain_passages(marks["passage"], response)
     assert "[office]" not in visit.page.inner_text("#found")

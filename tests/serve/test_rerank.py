@@ -102,5 +102,5 @@ def test_rerank_answers_open_webui(real: Server) -> None:
     }
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEYED['X-API-Key']}"}
     results = real.call("POST", "/v1/rerank", sent, headers).json["results"]
-    scores = {texts[one["index"]]: one["relevance_score"] for one in results}
+    scores = {texts[result["index"]]: result["relevance_score"] for result in results}
     assert scores["Dogs bark."] > scores.get("Cats purr.", 0.0)

@@ -644,7 +644,11 @@ def test_use_model_eos_ends_a_generation(with_template):
         .responses
     )
     (plain,) = with_template.submit(forced).result().responses
-    assert [one.finish_reason for one in (ended, other, plain)] == ["eos", "eos", "length"]
+    assert [completion.finish_reason for completion in (ended, other, plain)] == [
+        "eos",
+        "eos",
+        "length",
+    ]
 
 
 def test_submit_does_not_validate_a_request_again(with_template):

@@ -397,7 +397,7 @@ def test_worker_may_forward_to_another_process():
     for packed in sent:
         worker.deliver(pickle.loads(packed))
     for number, future in enumerate(futures[:3]):
-        assert [each.text for each in future.result(timeout=0).responses] == texts[number]
+        assert [response.text for response in future.result(timeout=0).responses] == texts[number]
     assert futures[3].cancelled()
     assert queue.n_pending_samples == 0
 

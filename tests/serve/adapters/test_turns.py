@@ -247,12 +247,14 @@ def test_each_sentence_has_block_with_citations() -> None:
     thought, cats, nobody, bees, dogs = cited_blocks(of_cited(), pieces)
     assert thought == {"type": "thinking", "thinking": hidden, "signature": ""}
     assert (cats["text"], nobody["text"]) == ("Cats purr at night.", " Nobody knows Napoleon.")
-    assert [one["cited_text"] for one in cats["citations"]] == ["Cats purr at night."]
+    assert [citation["cited_text"] for citation in cats["citations"]] == ["Cats purr at night."]
     assert "citations" not in nobody
-    assert [one["cited_text"] for one in bees["citations"]] == ["Bees dance in the sun. They hum."]
-    assert [(one["start_block_index"], one["cited_text"]) for one in dogs["citations"]] == [
-        (1, "Dogs bark.")
+    assert [citation["cited_text"] for citation in bees["citations"]] == [
+        "Bees dance in the sun. They hum."
     ]
+    assert [
+        (citation["start_block_index"], citation["cited_text"]) for citation in dogs["citations"]
+    ] == [(1, "Dogs bark.")]
 
 
 def test_citation_limit_keeps_text_and_earlier_citations() -> None:

@@ -46,7 +46,7 @@ told = (
     .logprobs.content
 )
 assert len(told) in (whole.usage.completion_tokens, whole.usage.completion_tokens - 1)
-assert all(len(one.top_logprobs) == 2 for one in told)
+assert all(len(token.top_logprobs) == 2 for token in told)
 several = client.chat.completions.create(
     **{**chat, "temperature": 1}, n=3, seed=7, presence_penalty=0.5, top_p=0.9
 )
@@ -114,7 +114,7 @@ assert "".join(piece.choices[0].text for piece in pieces) == texts.choices[0].te
 
 # Vectors, which the client asks for as base64 and gives as numbers.
 vectors = client.embeddings.create(model="m", input=["Cats purr.", "Dogs bark."]).data
-assert [one.index for one in vectors] == [0, 1]
+assert [vector.index for vector in vectors] == [0, 1]
 numbers = (
     client.embeddings.create(model="m", input="Cats purr.", encoding_format="float")
     .data[0]

@@ -105,9 +105,9 @@ def test_bombs_without_a_key_do_not_stop_search(small: Server) -> None:
     before_kb = peak_kb(small)
     with ThreadPoolExecutor(16) as pool:
         bombs = [pool.submit(small.generate, bomb, headers) for _ in range(16)]
-        while not all(one.done() for one in bombs):
+        while not all(future.done() for future in bombs):
             assert small.search(SEARCH).status == 200
-        assert {one.result().status for one in bombs} == {413}
+        assert {future.result().status for future in bombs} == {413}
     assert peak_kb(small) - before_kb < 150_000
 
 
@@ -189,9 +189,9 @@ def test_slow_document_delays_only_its_own_key() -> None:
         mine = [pool.submit(server.call, "POST", "/extract", document, KEYED) for _ in range(2)]
         assert eventually(lambda: server.metric('requests_waiting{lane="extraction"}') == 1)
         assert server.call("POST", "/extract", document, other).status == 200
-        assert not any(one.done() for one in mine)
+        assert not any(future.done() for future in mine)
         os.kill(reader, signal.SIGCONT)
-        assert [one.result().status for one in mine] == [200, 200]
+        assert [future.result().status for future in mine] == [200, 200]
 
 
 @pytest.mark.parametrize("n_threads", ["1", "2"])
@@ -221,10 +221,10 @@ def test_heavy_searches_of_one_key_leave_searches_of_another_key_answered(n_thre
             assert eventually(lambda: server.metric('requests_waiting{lane="search"}') == 8)
             works[0].let_go()
         assert answer.result().status == 200
-        assert not any(one.done() for one in queued)
+        assert not any(future.done() for future in queued)
         for work in works[n_threads == "1" :]:
             work.let_go()
-        assert [one.result().status for one in (first, *queued)] == [200] * 8
+        assert [future.result().status for future in (first, *queued)] == [200] * 8
 
 
 def test_agents_pool_limits_threads_of_each_key() -> None:

@@ -260,7 +260,7 @@ def test_full_queue_returns_429(unusual: Server) -> None:
         assert [answer.status for answer in answers] == [429, 429]
         assert all(int(answer.headers["Retry-After"]) >= 1 for answer in answers)
         searching.let_go()
-        assert [one.result().status for one in (first, *others)] == [200] * 3
+        assert [future.result().status for future in (first, *others)] == [200] * 3
         assert unusual.metric('requests_rejected_total{lane="search"}') == 2
 
 

@@ -92,7 +92,8 @@ def test_cached_index_is_searched_by_name(real: Server) -> None:
     )
     name = answer.headers["X-Index"]
     assert [
-        one["chunk_txt"] for one in real.search({"query": "cats", "index": name}).json["results"]
+        result["chunk_txt"]
+        for result in real.search({"query": "cats", "index": name}).json["results"]
     ] == ["Cats purr."]
     explained = real.call(
         "POST", "/explain", {"query": "cats", "index": name, "original_index": 0}, KEYED
@@ -101,7 +102,7 @@ def test_cached_index_is_searched_by_name(real: Server) -> None:
     prompt = real.call(
         "POST", "/prompt", {"question": "cats", "index": name, "min_confidence": 0}, KEYED
     )
-    assert [one["original_index"] for one in prompt.json["sources"]] == [0]
+    assert [source["original_index"] for source in prompt.json["sources"]] == [0]
     gone = real.search({"query": "cats", "index": f"{name[:-1]}x"})
     assert (gone.status, gone.error["field"]) == (404, "index")
 

@@ -286,7 +286,9 @@ class Borrowing(RuleBasedStateMachine):
             loaded = {
                 entry.source.name for entry in self.registry._entries if entry.state == "loaded"
             }
-            assert all(one.future.done() for one in self.borrowers if one.name in loaded)
+            assert all(
+                borrower.future.done() for borrower in self.borrowers if borrower.name in loaded
+            )
 
 
 TestBorrowing = Borrowing.TestCase

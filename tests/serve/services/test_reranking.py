@@ -36,7 +36,7 @@ CHUNKS: list[Any] = [
     "zebra",
     "Dogs bark at the cat.",
 ]
-TEXTS = [one if isinstance(one, str) else one["text"] for one in CHUNKS]
+TEXTS = [chunk if isinstance(chunk, str) else chunk["text"] for chunk in CHUNKS]
 QUERY = "What does a small cat do?"
 
 
@@ -90,13 +90,13 @@ def ask(
     task = SearchTask(SearchParams(QUERY, 1000, False, rerank_top_n=rerank_top_n), chunks)
     report = SearchReport()
     response = searcher.search(task, "a-key", report)
-    return {**report.skipped}, [(one.original_index, one.chunk_score) for one in response]
+    return {**report.skipped}, [(result.original_index, result.chunk_score) for result in response]
 
 
 def expected(**options: Any) -> list[Any]:
     return [
-        (one.original_index, one.chunk_score)
-        for one in search(QUERY, CHUNKS, 1000, False, **options)
+        (result.original_index, result.chunk_score)
+        for result in search(QUERY, CHUNKS, 1000, False, **options)
     ]
 
 

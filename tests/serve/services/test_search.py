@@ -140,13 +140,13 @@ def test_cached_index_replaces_chunks_in_requests() -> None:
     response = tried.search(first, "a-key", report)
     name = report.index_name
     named, _ = own.read_search({"query": asked.query, "index": name, "spans": True})
-    assert [one.to_dict() | {"metadata": {}} for one in response.results] == [
-        one.to_dict() for one in tried.search(named, "a-key").results
+    assert [result.to_dict() | {"metadata": {}} for result in response.results] == [
+        result.to_dict() for result in tried.search(named, "a-key").results
     ]
     explained, _ = own.read_explanation({"query": asked.query, "index": name, "original_index": 1})
     assert tried.explain(explained, "a-key") == ChunkIndex(CHUNKS).explain(asked.query, 1)
     written, _ = own.read_prompt({"question": asked.query, "index": name})
-    assert [one.original_index for one in tried.search(written, "a-key").results] == [1, 0]
+    assert [result.original_index for result in tried.search(written, "a-key").results] == [1, 0]
     beyond, _ = own.read_explanation({"query": "cats", "index": name, "original_index": 3})
     with pytest.raises(InvalidRequestError, match="original_index must be an integer in"):
         tried.explain(beyond, "a-key")
@@ -166,15 +166,17 @@ def test_cached_index_counts_blank_chunks_in_positions() -> None:
     named = IndexRef(report.index_name or "")
     again = tried.search(SearchTask(question, (), index=named), "a-key")
     assert (
-        [one.original_index for one in again] == [one.original_index for one in response] == [1, 3]
+        [result.original_index for result in again]
+        == [result.original_index for result in response]
+        == [1, 3]
     )
     scores = [
         tried.explain(ExplanationTask(question, (), place, index=named), "a-key").score
         for place in (1, 3)
     ]
-    assert scores == [one.chunk_score for one in response]
+    assert scores == [result.chunk_score for result in response]
     kept = tried.compress(CompressionTask(question, (), index=named, max_tokens=20), "a-key")
-    assert [one.original_index for one in kept.sentences] == [1, 3, 3]
+    assert [result.original_index for result in kept.sentences] == [1, 3, 3]
     for place, says in (
         (0, "the position of a chunk"),
         (2, "the position of a chunk"),
@@ -203,7 +205,10 @@ def test_cached_index_compression_uses_titles_and_reserves_texts() -> None:
             == brought
         )
         response = tried.search(SearchTask(question, (), index=named), "a-key")
-    n_chars = [sum(len(one["text"]) for one in titled), sum(len(one.chunk_txt) for one in response)]
+    n_chars = [
+        sum(len(one["text"]) for one in titled),
+        sum(len(result.chunk_txt) for result in response),
+    ]
     assert [number for unit, number in announced if unit == "result_char"] == n_chars
 
 

@@ -76,7 +76,7 @@ def test_searches_see_complete_versions(store: Any, searcher: Callable[[str], Se
                 save_shards(place, state(number), 3)
         finally:
             ended.set()
-        assert all(one.result() for one in asking)
+        assert all(future.result() for future in asking)
 
 
 def test_full_disk_keeps_the_opened_version(
