@@ -147,8 +147,8 @@ def test_scoring_stage_takes_part_in_every_search_and_explanation(
         "    top_similarity: float = 0.0\n",
         "    top_similarity: float = 0.0\n    brevity: float = 0.0\n",
     )
-    label = 'top_similarity: "similarity to the best passages"'
-    copy.change("serve/static/page/passages.js", label, f'{label}, brevity: "brevity"')
+    label = '["the reranker", ["reranker"]],'
+    copy.change("serve/static/page/passages.js", label, f'{label} ["brevity", ["brevity"]],')
     assert copy.run(USE_STAGE) == "True\n"
 
 

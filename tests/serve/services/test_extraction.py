@@ -40,7 +40,7 @@ def extractor() -> Iterator[Extractor]:
             pdf("Apples are red", "Pears"),
             [({"page": 1}, "Apples are red"), ({"page": 2}, "Pears")],
         ),
-        ("a.docx", docx(run("Apples")), [({}, "Apples\n")]),
+        ("a.docx", docx(run("Apples")), [({}, "Apples")]),
         ("a.html", b"<p>Apples", [({}, "Apples")]),
         ("a.txt", "Äpfel".encode("utf-16"), [({}, "Äpfel")]),
         ("", b"Apples", [({}, "Apples")]),
