@@ -173,7 +173,9 @@ def measure(
     record.add(group, name, n_right_cited / max(counts["right"], 1), "right, cited rightly")
     record.add(group, name, n_wrong_cited / max(counts["wrong"], 1), "wrong, and cited")
     n_foreign = sum(len(questions.foreign) for questions in asked)
-    record.add(group, name, n_foreign_silent / n_foreign, f"silent, {n_foreign} without answer")
+    if n_foreign:
+        share = n_foreign_silent / n_foreign
+        record.add(group, name, share, f"silent, {n_foreign} without answer")
     record.add(group, name, float(np.median(seconds)), "CPU seconds, median", places=3)
 
 

@@ -52,7 +52,7 @@ TITLES = {
     "passages": "Search: where is the answer",
     "compress": "Search: sentences that fit",
     "citing": "Answers: where each sentence is from",
-    "asking": "Asking the embedded model",
+    "asking": "Answers and citations of ask",
     "generation": "Generation",
     "constraints": "Generation that keeps to a form",
     "gpu": "Generation on a GPU",
