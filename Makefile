@@ -41,13 +41,16 @@ test-clients: $(VENV)/development $(CLIENTS:%=$(VENV)-clients/%/client) $(VENV)-
 
 check: lint types contracts docs  ## Lint, type-check, check the import contracts and build the docs.
 
-lint: $(VENV)/development
+lint: $(VENV)/development $(VENV)-clients/eslint/client
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/hadolint examples/deploy/Dockerfile examples/deploy/Dockerfile.cuda
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 	$(BIN)/zizmor --offline --quiet .github/workflows
+	if command -v npm > /dev/null; then \
+		$(VENV)-clients/eslint/node_modules/.bin/eslint --config $(VENV)-clients/eslint/eslint.config.mjs relevance_gen/serve/static; \
+	fi
 
 types: $(VENV)/development
 	$(BIN)/mypy
@@ -165,6 +168,16 @@ $(VENV)-clients/node/client: tests/serve/clients/package.json
 	@cp $< $(@D)
 	@if command -v npm > /dev/null; then \
 		.ci/quietly $(VENV)-clients/node.log "Installing the clients from npm" \
+			npm install --no-audit --no-fund --prefix $(@D); \
+	fi
+	@touch $@
+
+# Without npm the scripts of the page are not linted.
+$(VENV)-clients/eslint/client: .ci/eslint/package.json .ci/eslint/eslint.config.mjs
+	@mkdir -p $(@D)
+	@cp $^ $(@D)
+	@if command -v npm > /dev/null; then \
+		.ci/quietly $(VENV)-clients/eslint.log "Installing the linter of the page's scripts" \
 			npm install --no-audit --no-fund --prefix $(@D); \
 	fi
 	@touch $@

@@ -12,7 +12,7 @@ const ENDS = new RegExp(`${SENTENCE.source}|\\n`, "g");  // ends of sentences an
 const ABBREVIATED = /(?:^|[\s("“])(?:\p{L}|[\p{L}]\.\p{L}|Dr|Mrs?|Ms|St|No|Fig|vs|cf)$|(?:^|\n)\s*\d{1,3}$/u;  // before a full stop that does not end a sentence
 const MOST_WIDENED = 400;  // characters that a part of a text is extended by at each end
 
-const BLANK = /[\s\x1c-\x1f\x85]/;  // the same characters that the server treats as blank
+const BLANK = /[\s\x1c-\x1f\x85]/;  // eslint-disable-line no-control-regex -- the same characters that the server treats as blank
 const FENCE = /^ {0,3}(?:```|~~~)/gm;
 
 /** Return whether a paragraph is a heading: of Markdown, or a short line without the punctuation of a sentence. */

@@ -139,4 +139,4 @@ function inline(text, depth = 0) {
 }
 
 /** Convert line ends to spaces unless two spaces precede them; hide the quotation sign of the next line. */
-const runningOn = (text) => text.split(/((?<!  )\n[ \t]*)((?:>[ \t]?)*)/).map((part, place) => (place % 3 && part ? hidden(part, place % 3 === 1 ? "soft" : "sign") : part)).filter(Boolean);
+const runningOn = (text) => text.split(/((?<! {2})\n[ \t]*)((?:>[ \t]?)*)/).map((part, place) => (place % 3 && part ? hidden(part, place % 3 === 1 ? "soft" : "sign") : part)).filter(Boolean);
