@@ -60,6 +60,7 @@ TITLES = {
     "cluster": "A cluster",
     "serve_load": "Server",
     "peers": "Server: generation beside other servers",
+    "peers_smollm2": "Server: generation of a chat model beside other servers",
     "attack": "Server: bodies made to be expensive",
 }
 Results: TypeAlias = dict[str, dict[str, Any]]
@@ -89,7 +90,8 @@ def page(results: Results, folder: Path = RESULTS) -> str:
 
 
 def _section(name: str, record: dict[str, Any] | None, folder: Path) -> str:
-    parts = [f"## {TITLES.get(name, name)} (`bench.{name}`)\n"]
+    module = f"bench.{name}" if record is None else record["command"].split()[2]
+    parts = [f"## {TITLES.get(name, name)} (`{module}`)\n"]
     if record is not None:
         parts.append(_origin(record))
         groups = dict.fromkeys(measured["group"] for measured in record["measurements"])
