@@ -71,7 +71,7 @@ class Backend(PromptModel, Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether it accepts no more requests, because it was closed or has failed."""
+        """Whether the runner accepts no more requests, because it was closed or has failed."""
 
     def stats(self) -> types.Stats:
         """Return the backlog and the number of runners that accept work."""
