@@ -1,9 +1,10 @@
-"""A proxy between a coding agent and a server: it records requests and forces one tool call.
+"""A proxy between a coding agent and a server: it records requests and forces tool calls.
 
 The embedded model cannot choose a tool. In the first request of a conversation the proxy selects
 the agent's shell with ``tool_choice`` and replaces the schema of its arguments by constants. In all
 other requests the answer is a constant. All other fields, the generation and the stream are those
-of the agent and of the server.
+of the agent and of the server. With `searches`, the shell is called until the agent offers the tool
+``search`` of its MCP server, which starts meanwhile; then that tool is called once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from attrs import define, field, frozen
 COMMAND = "cat ferry.md"
 _SHELLS = {"exec_command": "cmd", "shell_command": "command", "Bash": "command", "bash": "command"}
 """The argument with the command for each name of a shell tool."""
+SEARCH_QUESTION = "times of the ferry"
+_SEARCH = "mcp__folders__search"
+"""The tool of the MCP server "folders"; Codex sends it in the namespace ``mcp__folders``."""
 _ANSWER = {"type": "string", "const": "It leaves at seven."}
 _FORMAT = {"type": "json_schema", "name": "answer", "schema": _ANSWER}
 _CONSTANT_ANSWER: dict[str, dict[str, Any]] = {
@@ -54,10 +58,12 @@ class ForcingProxy:
 
     Attributes:
         port: the port of the server.
+        searches: whether the tool ``search`` is called before the answer.
         exchanges: the requests for generations in order of their answers.
     """
 
     port: int
+    searches: bool = False
     exchanges: list[Exchange] = field(factory=list)
     _server: ThreadingHTTPServer = field(init=False)
 
@@ -93,7 +99,7 @@ class ForcingProxy:
         is_generation = request.command == "POST" and path in _CONSTANT_ANSWER
         sent = json.loads(body) if is_generation else {}
         if is_generation:
-            body = json.dumps(forced(path, sent)).encode()
+            body = json.dumps(forced(path, sent, searches=self.searches)).encode()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         headers = {
             name: value
@@ -116,33 +122,47 @@ class ForcingProxy:
             self.exchanges.append(Exchange(path, sent, response.status, answer.decode()))
 
 
-def forced(path: str, sent: dict[str, Any]) -> dict[str, Any]:
-    """Return a request whose answer is the call of the agent's shell, or a constant."""
+def forced(path: str, sent: dict[str, Any], *, searches: bool) -> dict[str, Any]:
+    """Return a request whose answer is the call of a tool, or a constant."""
     answered = {**sent, **_CONSTANT_ANSWER[path]}
     if not sent.get("tools"):
         answered.pop("tool_choice")
         return answered
-    names = {name_of(tool) for tool in sent["tools"]} & _SHELLS.keys()
-    if COMMAND in json.dumps(sent.get("input", sent.get("messages"))) or not names:
+    names = names_of(sent["tools"])
+    conversation = json.dumps(sent.get("input", sent.get("messages")))
+    name = next(iter(names & _SHELLS.keys()), "")
+    if searches and _SEARCH in names:
+        name = _SEARCH
+    marker = SEARCH_QUESTION if searches else COMMAND
+    if marker in conversation or not name:
         return answered
-    (name,) = names
-    constants = {
-        argument: {"const": value}
-        for argument, value in ((_SHELLS[name], COMMAND), ("description", "Read a file"))
-    }
+    constants = {"question": {"const": SEARCH_QUESTION}}
+    if name != _SEARCH:
+        constants = {_SHELLS[name]: {"const": COMMAND}, "description": {"const": "Read a file"}}
     schema = {
         "type": "object",
         "properties": constants,
         "required": list(constants),
         "additionalProperties": False,
     }
-    tools = [with_schema(tool, schema) if name_of(tool) == name else tool for tool in sent["tools"]]
     choices: dict[str, Any] = {
         "/v1/responses": {"type": "function", "name": name},
         "/v1/messages": {"type": "tool", "name": name},
         "/v1/chat/completions": {"type": "function", "function": {"name": name}},
     }
+    tools = [with_schema(tool, name, schema) for tool in sent["tools"]]
     return {**sent, "tools": tools, "tool_choice": choices[path]}
+
+
+def names_of(tools: list[dict[str, Any]]) -> set[str]:
+    """Return the names of tools; of a tool in a namespace, ``NAMESPACE__NAME``."""
+    names = set()
+    for tool in tools:
+        if tool.get("type") == "namespace":
+            names |= {f"{tool['name']}__{name_of(part)}" for part in tool["tools"]}
+        else:
+            names.add(name_of(tool))
+    return names
 
 
 def name_of(tool: dict[str, Any]) -> str:
@@ -151,8 +171,13 @@ def name_of(tool: dict[str, Any]) -> str:
     return name
 
 
-def with_schema(tool: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a tool with another schema of its arguments."""
+def with_schema(tool: dict[str, Any], name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool with another schema of its arguments if it has this name, else the tool."""
+    if tool.get("type") == "namespace":
+        inner = name.removeprefix(f"{tool['name']}__")
+        return {**tool, "tools": [with_schema(part, inner, schema) for part in tool["tools"]]}
+    if name_of(tool) != name:
+        return tool
     if "function" in tool:
         return {**tool, "function": {**tool["function"], "parameters": schema}}
     return {**tool, "input_schema" if "input_schema" in tool else "parameters": schema}

@@ -1,21 +1,23 @@
-"""Coding agents as programs against a real server: one forced call of a shell, and its result."""
+"""Coding agents as programs against a real server: forced calls of a shell and of our MCP server."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.environments import node_folder_with
-from tests.serve.clients.forcing_proxy import COMMAND, ForcingProxy
+from tests.serve.clients.forcing_proxy import COMMAND, SEARCH_QUESTION, ForcingProxy
 from tests.serve.harness import KEY, REAL, Server, eventually
 
 QUESTION = "When does the ferry leave? Read ferry.md."
 ANSWER = "It leaves at seven."
+PROGRAM = Path(sys.executable).with_name("relevance-gen")
 CODEX = """model = "any"
 model_provider = "here"
 [model_providers.here]
@@ -56,6 +58,33 @@ def opencode(folder: Path, url: str) -> list[str]:
     return ["opencode", "run", "-m", "here/any", QUESTION]
 
 
+def run(
+    programs: Path, command: list[str], folder: Path, url: str
+) -> subprocess.CompletedProcess[str]:
+    """Run an agent with `folder` as its home and working folder."""
+    program, *arguments = command
+    environ = {
+        "HOME": str(folder),
+        "PATH": os.environ["PATH"],
+        "RELEVANCE_GEN_KEY": KEY,
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_AUTH_TOKEN": KEY,
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+    }
+    return subprocess.run(
+        [programs / program, *arguments],
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
+
+
 @pytest.mark.parametrize(
     ("agent", "package"),
     [
@@ -72,30 +101,52 @@ def test_agent_calls_shell_and_reads_result(
     programs = node_folder_with(package) / "node_modules" / ".bin"
     (tmp_path / "ferry.md").write_text("The ferry leaves at seven.\n")
     with ForcingProxy(server.port) as proxy:
-        program, *arguments = agent(tmp_path, proxy.url)
-        environ = {
-            "HOME": str(tmp_path),
-            "PATH": os.environ["PATH"],
-            "RELEVANCE_GEN_KEY": KEY,
-            "ANTHROPIC_BASE_URL": proxy.url,
-            "ANTHROPIC_AUTH_TOKEN": KEY,
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            "OPENCODE_DISABLE_AUTOUPDATE": "1",
-            "OPENCODE_DISABLE_MODELS_FETCH": "1",
-        }
-        done = subprocess.run(
-            [programs / program, *arguments],
-            cwd=tmp_path,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=1200,
-            check=False,
-        )
+        done = run(programs, agent(tmp_path, proxy.url), tmp_path, proxy.url)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {exchange.status for exchange in proxy.exchanges} == {200}
     last = json.dumps(proxy.exchanges[-1].sent)
     assert COMMAND in last
     assert "The ferry leaves at seven." in last
+    assert ANSWER in done.stdout
+
+
+def codex_with_search(folder: Path, url: str) -> list[str]:
+    command = codex(folder, url)
+    server = f'[mcp_servers.folders]\ncommand = "{PROGRAM}"\nargs = ["mcp", "{folder}/docs"]\n'
+    with (folder / ".codex" / "config.toml").open("a") as config:
+        config.write(server)
+    return command
+
+
+def claude_code_with_search(folder: Path, url: str) -> list[str]:
+    server = {"command": str(PROGRAM), "args": ["mcp", f"{folder}/docs"]}
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"folders": server}}))
+    *command, allowed = claude_code(folder, url)
+    flags = ["--mcp-config", "mcp.json", "--strict-mcp-config"]
+    return [*command, allowed, *flags, "--allowedTools", "Bash,mcp__folders__search"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "package"),
+    [
+        (claude_code_with_search, "@anthropic-ai/claude-code"),
+        (codex_with_search, "@openai/codex"),
+    ],
+    ids=["claude_code", "codex"],
+)
+def test_agent_searches_by_mcp_and_answers(
+    server: Server, agent, package: str, tmp_path: Path
+) -> None:
+    """The agent calls ``search`` of our MCP server, sends the result to our model, and answers."""
+    programs = node_folder_with(package) / "node_modules" / ".bin"
+    (tmp_path / "docs").mkdir()
+    for folder in (tmp_path, tmp_path / "docs"):
+        (folder / "ferry.md").write_text("The ferry leaves at seven.\n")
+    with ForcingProxy(server.port, searches=True) as proxy:
+        done = run(programs, agent(tmp_path, proxy.url), tmp_path, proxy.url)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {exchange.status for exchange in proxy.exchanges} == {200}
+    last = json.dumps(proxy.exchanges[-1].sent)
+    assert SEARCH_QUESTION in last
+    assert "ferry.md:1" in last
     assert ANSWER in done.stdout
