@@ -144,7 +144,7 @@ class ServedIndex:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the searched shards may be outdated, because the last check for changes failed."""
+        """Whether the searched shards may be outdated: the last check for changes failed."""
         has_problem = self._timed_out or self._failure is not None
         return self._kind == "shards" and isinstance(self.current, BaseIndex) and has_problem
 
