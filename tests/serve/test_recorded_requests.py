@@ -1,9 +1,10 @@
-"""Requests as Codex, Claude Code and opencode sent them, over HTTP, and the prefix cache of Claude Code.
+"""Requests as coding agents sent them, over HTTP, and the prefix cache of Claude Code.
 
-The files ``adapters/requests/recorded_*.json`` are the last request of a session each: codex-cli
-0.171.0, Claude Code 2.1.197 with ``--tools Bash --system-prompt``, and opencode 1.18.33, recorded by
-`tests.serve.clients.forcing_proxy` in the sessions of ``clients/test_agent_programs.py``. Strings of
-more than 100 characters are cut; identifiers and paths are replaced.
+The files ``adapters/requests/recorded_*.json`` are the last request of a session each, recorded by
+`tests.serve.clients.forcing_proxy`: codex-cli 0.171.0, Claude Code 2.1.197 with ``--tools Bash
+--system-prompt``, and opencode 1.18.33 in the sessions of ``clients/test_agent_programs.py``; Cline
+3.0.65 with a forced call of ``run_commands``, and aider 0.86.2, which sends no tools, by hand.
+Strings of more than 100 characters are cut; identifiers and paths are replaced.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ def server() -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.parametrize("agent", ["claude_code", "codex", "opencode"])
+@pytest.mark.parametrize("agent", ["aider", "claude_code", "cline", "codex", "opencode"])
 def test_recorded_request_is_answered(server: Server, agent: str) -> None:
-    """The request, with a call and its result, gives a complete stream; only its length is limited."""
+    """The request, with the calls and results in it, gives a complete stream; only its length is limited."""
     recorded = json.loads((REQUESTS / f"recorded_{agent}.json").read_text(encoding="utf-8"))
     path = recorded["path"]
     body = {**recorded["body"], LIMITS.get(path, "max_tokens"): 4}
