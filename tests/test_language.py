@@ -142,38 +142,41 @@ def rate(texts: list[str]) -> float:
     return 1000 * sum(len(markers(text)) for text in texts) / max(n_words, 1)
 
 
-def texts_by_folder(root: Path) -> dict[str, list[str]]:
-    """Return the docstrings and comments of each folder below a root."""
-    texts: dict[str, list[str]] = defaultdict(list)
+def modules_by_folder(root: Path) -> dict[str, list[Path]]:
+    """Return the modules of each folder below a root, and of the root itself as "(top level)"."""
+    modules: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).parts
-        texts[parts[0] if len(parts) > 1 else "(top level)"] += docstrings_and_comments(path)
-    return texts
+        modules[parts[0] if len(parts) > 1 else "(top level)"].append(path)
+    return modules
 
 
-LIBRARY_TEXTS = texts_by_folder(LIBRARY)
-TEST_TEXTS = texts_by_folder(ROOT / "tests")
+def texts_of(modules: list[Path]) -> list[str]:
+    """Return the docstrings and comments of modules."""
+    return [text for path in modules for text in docstrings_and_comments(path)]
 
 
-@pytest.mark.parametrize("package", sorted(LIBRARY_TEXTS))
+LIBRARY_MODULES = modules_by_folder(LIBRARY)
+TEST_MODULES = modules_by_folder(ROOT / "tests")
+
+
+@pytest.mark.parametrize("package", sorted(LIBRARY_MODULES))
 def test_package_language_is_within_ceiling(package: str) -> None:
     """The markers in docstrings and comments of a package are at most its ceiling."""
     ceiling = LIBRARY_CEILINGS.get(package, max(LIBRARY_CEILINGS.values()))
-    assert rate(LIBRARY_TEXTS[package]) <= ceiling
+    assert rate(texts_of(LIBRARY_MODULES[package])) <= ceiling
 
 
-@pytest.mark.parametrize("folder", sorted(TEST_TEXTS))
+@pytest.mark.parametrize("folder", sorted(TEST_MODULES))
 def test_language_of_tests_is_within_ceiling(folder: str) -> None:
     """The markers in docstrings and comments of the tests in a folder are at most the ceiling."""
-    assert rate(TEST_TEXTS[folder]) <= TEST_CEILING
+    assert rate(texts_of(TEST_MODULES[folder])) <= TEST_CEILING
 
 
 @pytest.mark.parametrize("folder", ["bench", "examples", "small_models", "tools"])
 def test_language_of_scripts_is_within_ceiling(folder: str) -> None:
     """The markers in docstrings and comments of scripts are at most their ceiling."""
-    paths = sorted((ROOT / folder).rglob("*.py"))
-    texts = [text for path in paths for text in docstrings_and_comments(path)]
-    assert rate(texts) <= SCRIPT_CEILING
+    assert rate(texts_of(sorted((ROOT / folder).rglob("*.py")))) <= SCRIPT_CEILING
 
 
 @pytest.mark.parametrize("name", sorted(PROSE_CEILINGS))

@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from anthropic import Anthropic
-from openai import OpenAI
 
 from relevance_gen import Runner, ask, ask_stream
 from tests.environments import file_in
 from tests.serve.harness import KEY, REAL, Server, eventually
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 CHUNKS = [
     "The lighthouse was built in 1831 by a family of masons.",
@@ -53,6 +54,8 @@ def server(model: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def openai(server: Server) -> OpenAI:
+    from openai import OpenAI
+
     return OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0, timeout=300)
 
 
@@ -123,6 +126,8 @@ def test_json_schema_constrains_the_answer(openai: OpenAI) -> None:
 
 def test_prefix_cache_serves_repeated_system_prompt(server: Server) -> None:
     """A second question after the same system prompt computes its own tokens only."""
+    from anthropic import Anthropic
+
     client = Anthropic(base_url=server.url, auth_token=KEY, max_retries=0, timeout=300)
     system = "You answer from these notes. " + " ".join(CHUNKS * 8)
     for question in (QUESTION, "Who built the lighthouse?"):
