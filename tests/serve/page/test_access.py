@@ -64,6 +64,10 @@ def test_everybody_can_use_it(browser: Any, server: Server, scheme: str, width: 
     check()
     visit.page.click(".asked-before")
     check()
+    for opener, closer in (("#threads", "#threads-close"), ("#settings", "#settings-cancel")):
+        visit.page.click(opener)
+        check()
+        visit.page.click(closer)
     show("document")
     check()
     visit.page.evaluate("document.querySelector('#all').click()")

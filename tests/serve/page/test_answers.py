@@ -219,6 +219,89 @@ def test_page_searches_a_follow_up_with_the_question_before(visit: Visit) -> Non
     ]
 
 
+def test_page_sends_settings_with_answers(browser: Any) -> None:
+    """Settings are stored, sent with each answer and applied at once; empty fields are not sent."""
+    with Server("--rate-limit", "off", "--model", "chat", program=HALF_SCRIPTED) as chatty:
+        assert eventually(chatty.is_healthy)
+        visit = Visit(browser, chatty.url)
+        bodies: list[dict[str, Any]] = []
+        visit.page.on(
+            "request", lambda request: bodies.append(json.loads(request.post_data or "{}"))
+        )
+        visit.ask(QUESTION)
+        visit.page.wait_for_selector("text=word5 ")
+        visit.page.click("#settings")
+        visit.page.fill("#temperature", "3")
+        visit.page.click("#settings-dialog .main")
+        assert visit.page.is_visible("#settings-dialog")  # the browser reports the wrong value
+        visit.page.fill("#temperature", "0.4")
+        visit.page.fill("#max_tokens", "7")
+        visit.page.fill("#instructions", "Answer in French.")
+        visit.page.click("#settings-dialog .main")
+        visit.page.wait_for_selector("text=7 tokens")
+        chats = [body for body in bodies if "messages" in body]
+        system = {"role": "system", "content": "Answer in French."}
+        assert [body["messages"][0] == system for body in chats] == [False, True]
+        assert [body["max_tokens"] for body in chats] == [512, 7]
+        assert [body["temperature"] for body in chats] == [0, 0.4]
+        visit.page.reload()
+        visit.page.wait_for_selector("#settings")
+        visit.page.click("#settings")
+        assert visit.page.input_value("#max_tokens") == "7"
+        for name in ("temperature", "max_tokens", "instructions"):
+            visit.page.fill(f"#{name}", "")
+        visit.page.click("#settings-dialog .main")
+        visit.page.wait_for_selector("text=word8 ")
+        chats = [body for body in bodies if "messages" in body]
+        assert (chats[-1]["max_tokens"], chats[-1]["messages"][0]["role"]) == (512, "user")
+        visit.close()
+
+
+def test_page_keeps_conversations_apart(visit: Visit) -> None:
+    """A new conversation begins without earlier questions; each is opened, renamed, filtered and deleted by itself."""
+    earlier = visit.page.locator("#earlier-turns li")
+    rows = visit.page.locator("#threads-rows li:visible")
+    assert visit.page.is_hidden("#threads")
+    visit.ask(QUESTION)
+    visit.wait_for_end()
+    visit.ask("How do salmon return?")
+    visit.wait_for_end()
+    assert earlier.count() == 1
+    visit.page.click("#threads")
+    visit.page.click("#thread-new")
+    assert visit.page.is_visible("#hint")
+    visit.ask("Why is that?")
+    visit.wait_for_end()
+    assert visit.page.is_hidden("#searched")  # the questions of the other conversation are not used
+    assert earlier.count() == 0
+    visit.page.click("#threads")
+    assert rows.locator("button:first-child").all_inner_texts() == ["Why is that?", QUESTION]
+    assert rows.locator("span").all_inner_texts() == ["1 question", "2 questions"]
+    visit.page.fill("#threads-filter", "salmon")
+    assert rows.count() == 1
+    visit.page.click(f"[aria-label='Rename {QUESTION}']")
+    visit.page.fill("#threads-rows input", "Animals")
+    visit.page.press("#threads-rows input", "Enter")
+    visit.page.click("#threads-rows >> text=Animals")
+    visit.page.wait_for_selector("#asked >> text=How do salmon return?")
+    assert earlier.count() == 1
+    visit.page.reload()
+    visit.page.wait_for_selector("#threads")
+    visit.page.click("#threads")
+    assert rows.locator("button:first-child").all_inner_texts() == ["Why is that?", "Animals"]
+    visit.page.click("[aria-label='Delete Animals']")
+    visit.page.click("#threads-close")
+    visit.page.reload()
+    visit.page.wait_for_selector("#threads")
+    visit.page.click("#threads")
+    assert rows.locator("button:first-child").all_inner_texts() == ["Why is that?"]
+    visit.page.click("[aria-label='Delete Why is that?']")
+    assert visit.page.is_visible("#threads-none")
+    visit.page.click("#threads-close")
+    assert visit.page.is_hidden("#threads")
+    assert visit.page.is_visible("#hint")
+
+
 def _answered_by(visit: Visit, bodies: list[dict[str, Any]]) -> str | None:
     """Return the model that the last chat request names; lets the browser report requests first."""
     visit.page.evaluate("1")

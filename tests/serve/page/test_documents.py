@@ -108,12 +108,12 @@ def test_page_marks_passage_in_pdf_by_its_first_and_last_words(visit: Visit) -> 
 
 
 def test_page_lists_many_documents_in_a_dialog(visit: Visit) -> None:
-    """More than 12 documents are one button, whose dialog filters, opens and removes them."""
+    """More than 12 documents are one button, whose dialog orders, filters, opens and removes them."""
     files_ = [
         {
             "name": f"notes-{number:02}.txt",
             "mimeType": "",
-            "buffer": b"Notes about the harbour. " * 50,
+            "buffer": b"Notes about the harbour. " * (50 + 10 * (number == 4)),
         }
         for number in range(14)
     ]
@@ -127,6 +127,11 @@ def test_page_lists_many_documents_in_a_dialog(visit: Visit) -> None:
         lambda: visit.page.evaluate("document.querySelector('#text').scrollTop") > 100
     )
     visit.page.click("#all")
+    largest = visit.page.locator("#shelf-rows li >> nth=0")
+    assert largest.inner_text().split() == ["notes-00.txt", "1,250", "characters"]
+    visit.page.select_option("#shelf-order", "Size")
+    assert largest.inner_text().split() == ["notes-04.txt", "1,500", "characters"]
+    visit.page.select_option("#shelf-order", "Name")
     visit.page.fill("#shelf-filter", "NOTES-0")
     assert visit.page.locator("#shelf-rows li:visible").count() == 10
     assert visit.page.is_disabled("#shelf-remove")
@@ -243,7 +248,7 @@ def test_page_releases_elements_of_earlier_questions(visit: Visit) -> None:
 
 
 def test_page_tabs_are_independent(visit: Visit) -> None:
-    """A question in one tab does not change a second tab: after a reload both are restored."""
+    """Each tab has a conversation of its own; after a reload both are restored."""
     other = visit.context.new_page()
     other.add_init_script(f"sessionStorage.setItem('relevance_gen.key', '{KEY}')")
     other.goto(visit.page.url)
@@ -260,11 +265,11 @@ def test_page_tabs_are_independent(visit: Visit) -> None:
         page.wait_for_selector("#answers:not([aria-busy]) .sample")
     assert eventually(lambda: visit.page.evaluate("indexedDB.databases !== undefined"))
     visit.page.reload()
-    visit.page.wait_for_selector("#earlier-turns li >> nth=1")
-    assert visit.page.locator(".asked-before").all_inner_texts() == [
-        "How do salmon return?",
-        QUESTION,
-    ]
+    visit.page.wait_for_selector("#earlier-turns li")
+    assert visit.page.locator(".asked-before").all_inner_texts() == [QUESTION]
+    visit.page.click("#threads")
+    names = visit.page.locator("#threads-rows button:first-child").all_inner_texts()
+    assert names == ["How do salmon return?", QUESTION]
 
 
 def test_page_names_pasted_text_by_first_line(visit: Visit) -> None:

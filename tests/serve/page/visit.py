@@ -116,7 +116,7 @@ class Visit:
         """End the session: no policy was violated, and there are no errors except those that the test removed."""
         troubles = self.page.evaluate("troubles")
         self.context.close()
-        assert (troubles, self.errors) == ([], [])
+        assert (troubles, self.errors) == ([], []), (troubles, self.errors)
 
     def ask(self, question: str) -> None:
         """Submit a question, and wait for the results."""

@@ -5,6 +5,7 @@ import { placeOf } from "./documents.js";
 import { unitsOf } from "./chunking.js";
 import { inline, mark, markdown } from "./markdown.js";
 import { reading } from "./reading.js";
+import { chosenFields, instructionMessages } from "./settings.js";
 import { CUT, eventsOf, listModels, post, sentence } from "./server.js";
 
 export const LEAST_CONFIDENCE = 0.6;  // least confidence of a search for which an answer is generated
@@ -53,7 +54,7 @@ export async function answer(turn, { before, signal, go, again = false }) {
       const varied = samples > 1 || again ? VARIED : {};
       const isWaiting = () => !begun && !isOver && turn.run === run && drawn === turn;
       const stopWaiting = wait(counted(turn.sources.length, "passage"), isWaiting);
-      const usage = await WRITERS[path]({ ...request, ...varied }, { n: samples, write, signal, before }).finally(stopWaiting);
+      const usage = await WRITERS[path]({ ...request, ...varied, ...chosenFields() }, { n: samples, write, signal, before }).finally(stopWaiting);
       if (turn.run === run) turn.pace = paceOf(usage, performance.now() - (begun ?? performance.now()));
       const citations = await citationsOf(turn, signal).catch(() => []);  // too much text, or stopped: the answer is shown without citations
       if (turn.run === run) turn.citations = citations;
@@ -150,7 +151,7 @@ async function chat(fields, before, signal) {
   const earlier = before.slice(-MOST_BEFORE).flatMap(({ question, answers }) => [
     { role: "user", content: question }, { role: "assistant", content: answers[0].slice(0, MOST_CHARS) },
   ]);
-  const ask = (messages) => post("v1/chat/completions", JSON.stringify({ ...fields, messages }), signal);
+  const ask = (messages) => post("v1/chat/completions", JSON.stringify({ ...fields, messages: [...instructionMessages(), ...messages] }), signal);
   if (!earlier.length) return ask(fields.messages);
   try {
     return await ask([...earlier, ...fields.messages]);
@@ -181,7 +182,7 @@ function frameByFrame(draw) {
   };
 }
 
-// ── Display ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── Display ────────────────────
 
 let drawn = null;  // the turn whose answers are displayed
 
@@ -200,6 +201,7 @@ export function drawAnswers(turn, go, { isRunning = false, isNew = isRunning && 
   at("answers").replaceChildren(...turn.answers.map((_, number) => make("div", { className: `sample${isRunning ? " running" : ""}` }, ...nodesOf(turn, number, go))));
   at("samples-label").hidden = turn.form !== "written" || (!isRunning && !turn.model);
   at("instead").hidden = isRunning || turn.isAnswered || turn.path !== "/v1/chat/completions";
+  at("settings").hidden = at("samples-label").hidden;
   at("retry").hidden = at("samples-label").hidden && !turn.isFailed;
   at("copy").hidden = isRunning || turn.isAnswered === false || !turn.answers.some(Boolean);
   at("pace").textContent = turn.pace;

@@ -21,6 +21,7 @@ const NO_MATCH = "No passage meets the conditions of this question. Remove quota
 const NO_WORD = "No passage contains any of these words. Try other words, or check that the right documents are here.";
 
 export let turns = [];  // in order of time
+let thread = null;  // id of the displayed conversation, the id of its first turn; null before its first question
 export let current = null;  // the displayed turn
 let working = null;  // the AbortController of the running work
 
@@ -47,6 +48,9 @@ async function work(doing, onFailure = () => {}) {
   }
 }
 
+/** Return the turns of the displayed conversation. */
+export const inThread = () => turns.filter((turn) => turn.thread === thread);
+
 const addressOf = ({ question, scope }) => `#q=${encodeURIComponent(question)}${scope === "all" ? "" : `&in=${encodeURIComponent(scope)}`}`;
 
 export async function ask(question) {
@@ -57,7 +61,10 @@ export async function ask(question) {
     complain(new Problem(question ? "Add a document first." : "Write a question first."));
     return;
   }
-  const turn = { id: Math.max(Date.now(), 1 + (turns.at(-1)?.id ?? 0)), question, query: queryOf(question, turns.at(-1)?.query), scope: at("scope").value, corpus: corpus(), hits: [], answers: [], sources: [], status: "", pace: "", model: "", path: "" };
+  const id = Math.max(Date.now(), 1 + (turns.at(-1)?.id ?? 0));
+  const before = inThread().at(-1);
+  thread ??= id;
+  const turn = { id, thread, threadName: before?.threadName, question, query: queryOf(question, before?.query), scope: at("scope").value, corpus: corpus(), hits: [], answers: [], sources: [], status: "", pace: "", model: "", path: "" };
   const isInAddress = addressOf(turn) === location.hash;
   history[isInAddress ? "replaceState" : "pushState"]({ turn: turn.id }, "", addressOf(turn));
   show(turn);
@@ -114,7 +121,7 @@ function hitOf(turn, result, best) {
 }
 
 async function answerTurn(turn, signal, options = {}) {
-  const before = turns.slice(0, turns.indexOf(turn)).filter(({ path, model }) => path === "/v1/chat/completions" && model);
+  const before = turns.filter(({ id, thread: other, path, model }) => other === turn.thread && id < turn.id && path === "/v1/chat/completions" && model);
   const counts = await answer(turn, { ...options, before, signal, go: goToChunk });
   if (counts && current === turn) drawAnswers(turn, goToChunk);
   keep([turn]);
@@ -128,12 +135,13 @@ export function reanswer({ again = false, mode = current?.mode } = {}) {
   work((signal) => answerTurn(turn, signal, { again }));
 }
 
-// ── Display ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── Display ────────────────────
 
 /** Display a turn, or none for null; earlier turns are listed below it, collapsed. */
 export function show(turn) {
   for (const hit of current?.hits ?? []) hit.button = hit.excerpt = null;  // `itemOf` makes these elements again
   current = turn;
+  thread = turn?.thread ?? thread;
   hidePeek();
   const { hits = [], status = "" } = turn ?? {};
   say(status);
@@ -178,7 +186,8 @@ export function listAll(isAll) {
 }
 
 function drawEarlier() {
-  const others = turns.filter((turn) => turn !== current).reverse();
+  const others = inThread().filter((turn) => turn !== current).reverse();
+  at("threads").hidden = !turns.length;
   at("earlier").hidden = !others.length;
   at("earlier-turns").replaceChildren(...others.map((turn) => {
     const folded = make("details", {}, make("summary", { className: "asked-before" }, turn.question));
@@ -274,7 +283,7 @@ export function forgetDocument(removed) {
   keep(turns);
 }
 
-// ── Storage ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── Storage ────────────────────
 
 const kept = ({ chunk, ...rest }) => ({ ...rest, from: [chunk.document.id, chunk.number] });
 
@@ -293,13 +302,55 @@ export function restore(saved) {
     chooseScope(turn.scope);
     const [hits, sources] = [back(turn.hits), back(turn.sources)];
     const status = hits.length === turn.hits.length ? turn.status : "";  // the status describes results that are missing
-    return { query: turn.question, ...turn, corpus: corpus(), hits, status, sources: sources.length === turn.sources.length ? sources : [] };
+    return { query: turn.question, thread: saved[0].id, ...turn, corpus: corpus(), hits, status, sources: sources.length === turn.sources.length ? sources : [] };
   });
+  thread = turns.at(-1)?.thread ?? null;
   chooseScope("all");
 }
 
 export function forgetTurns() {
-  stopAll();
   turns = [];
+  beginThread();
+}
+
+// ── Conversations ────────────────────
+
+/** Begin a conversation without questions. */
+export function beginThread() {
+  stopAll();
+  complain(null);
+  thread = null;
+  history.replaceState(null, "", location.pathname + location.search);
   show(null);
+}
+
+/** Return the conversations, newest first; a conversation without a name has its first question as its name. */
+export function listThreads() {
+  const byId = new Map();
+  for (const { thread: id, threadName, question } of turns) {
+    const known = byId.get(id) ?? { id, name: question, questions: [] };
+    byId.set(id, { ...known, name: threadName ?? known.name, questions: [...known.questions, question] });
+  }
+  return [...byId.values()].reverse();
+}
+
+/** Display the last turn of a conversation. */
+export function openThread(id) {
+  stopAll();
+  const turn = turns.findLast((one) => one.thread === id);
+  history.pushState({ turn: turn.id }, "", addressOf(turn));
+  revisit(turn);
+}
+
+export function renameThread(id, name) {
+  const renamed = turns.filter((turn) => turn.thread === id);
+  for (const turn of renamed) turn.threadName = name;
+  keep(renamed);
+}
+
+export function removeThread(id) {
+  dropTurns(turns.filter((turn) => turn.thread === id).map((turn) => turn.id));
+  turns = turns.filter((turn) => turn.thread !== id);
+  if (id === thread) beginThread();
+  else drawEarlier();
 }

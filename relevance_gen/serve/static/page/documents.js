@@ -206,7 +206,7 @@ function collect(removed = null) {
   listeners.changed(removed);
 }
 
-// ── Files ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── Files ────────────────────
 
 export async function addFiles(files) {
   complain(null);

@@ -1,7 +1,7 @@
 /** Stores documents, questions and answers in this browser's IndexedDB, so that they survive a reload. */
 
 const MOST_BYTES = 64 << 20;  // maximum size of all documents together
-const MOST_TURNS = 50;
+const MOST_TURNS = 200;
 
 let opened = null;
 

@@ -9,7 +9,9 @@ import { forgetAll, kept } from "./keeping.js";
 import { placeMarks, sizes } from "./marks.js";
 import { forgetIndexes, isIndex, lookForIndexes } from "./offered.js";
 import { askForKey, askForLimits, hasKey, takeKey } from "./server.js";
+import { fillSettings, storeSettings } from "./settings.js";
 import { openShelf, startShelf } from "./shelf.js";
+import { openThreads, startThreads } from "./threads.js";
 import { choose } from "./view.js";
 import { showFile } from "./viewer.js";
 
@@ -32,7 +34,7 @@ async function takeText(text) {
   }
 }
 
-// ── Keys, pastes and drops ──────────────────────────────────────────────────────────────────────────────────────────
+// ── Keys, pastes and drops ────────────────────
 
 function stepThroughHits(event) {
   const hits = asking.current?.hits ?? [];
@@ -94,7 +96,7 @@ function prepareDialog(name, onGiven = () => {}) {
   return () => { dialog.returnValue = ""; dialog.showModal(); };
 }
 
-// ── State ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── State ────────────────────
 
 /** Return the question and the scope in the address. */
 function inAddress() {
@@ -148,7 +150,9 @@ function start() {
   const showKeptDialog = prepareDialog("forget", forgetEverything);
   const showTextDialog = prepareDialog("text", () => takeText(at("pasted").value));
   prepareDialog("key");
+  const showSettings = prepareDialog("settings", () => { storeSettings(); asking.reanswer(); });
   startShelf();
+  startThreads();
   const on = (id, act, kind = "click") => at(id).addEventListener(kind, act);
   on("ask", (event) => { event.preventDefault(); asking.ask(at("question").value.trim()); }, "submit");
   on("stop", asking.stopAll);
@@ -160,8 +164,11 @@ function start() {
   on("samples", () => asking.reanswer(), "change");
   on("model-choice", () => asking.reanswer(), "change");
   on("copy", () => { if (isDrawn(asking.current)) copy(markdownOf(asking.current), at("copy")); });
-  on("save", () => save(asking.turns));
+  on("save", () => save(asking.inThread()));
   on("forget", showKeptDialog);
+  on("settings", () => { fillSettings(); showSettings(); });
+  on("threads", () => openThreads(asking.listThreads(), { open: asking.openThread, rename: asking.renameThread, remove: asking.removeThread }));
+  on("thread-new", () => { at("threads-dialog").close(); at("question").value = ""; asking.beginThread(); at("question").focus(); });
   on("more", () => asking.listAll(true));
   on("next", () => asking.step(1));
   on("previous", () => asking.step(-1));

@@ -8,10 +8,19 @@ const isShown = (row) => !row.hidden;
 /** Open the dialog with the present documents. */
 export function openShelf() {
   at("shelf-filter").value = "";
-  at("shelf-rows").replaceChildren(...documents.map(rowOf));
-  update();
+  list();
   at("shelf-dialog").showModal();
 }
+
+/** List the documents in the chosen order; the largest is first in the order of sizes. */
+function list() {
+  const compare = { Name: (one, two) => one.name.localeCompare(two.name), Size: (one, two) => sizeOf(two) - sizeOf(one) }[at("shelf-order").value];
+  at("shelf-rows").replaceChildren(...(compare ? documents.toSorted(compare) : documents).map(rowOf));
+  update();
+}
+
+/** Return the number of characters of a document. */
+const sizeOf = ({ parts }) => parts.reduce((sum, { text }) => sum + text.length, 0);
 
 function rowOf(document) {
   const box = make("input", { type: "checkbox", ariaLabel: `Select ${document.name}` });
@@ -22,7 +31,8 @@ function rowOf(document) {
     document.sheet.scrollIntoView();
   });
   name.dir = "auto";
-  return Object.assign(make("li", {}, box, name), { document, box });
+  const size = make("span", { className: "quiet numbers" }, counted(sizeOf(document), "character"));
+  return Object.assign(make("li", {}, box, name, size), { document, box });
 }
 
 /** Hide the documents that do not match the filter, and describe the selection. */
@@ -40,6 +50,7 @@ const selected = () => [...at("shelf-rows").children].filter((row) => isShown(ro
 
 export function startShelf() {
   at("shelf-filter").addEventListener("input", update);
+  at("shelf-order").addEventListener("change", list);
   at("shelf-all").addEventListener("change", () => {
     for (const row of [...at("shelf-rows").children].filter(isShown)) row.box.checked = at("shelf-all").checked;
     update();
