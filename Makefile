@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE  # otherwise each process that tests start comp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-clients check lint types contracts docs picture bench bench-gpu carried results soak serve install lower-bounds package image clean
+.PHONY: help demo test test-clients test-vulkan check lint types contracts docs picture bench bench-gpu carried results soak serve install lower-bounds package image clean
 
 help:  ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*##/\1 #/p' $(MAKEFILE_LIST) | awk -F ' # ' '{printf "  make %-14s%s\n", $$1, $$2}'
@@ -38,6 +38,10 @@ test: $(VENV)/development  ## Run the tests.
 
 test-clients: $(VENV)/development $(CLIENTS:%=$(VENV)-clients/%/client) $(VENV)-clients/prebuilt/client $(VENV)-clients/smollm/client $(VENV)-clients/node/client  ## Run unmodified clients of other projects, and the example adapters.
 	$(BIN)/python -m pytest tests/serve/clients tests/agents tests/examples/test_adapters.py tests/llama/test_prebuilt.py
+
+test-vulkan: export RELEVANCE_GEN_TEST_VULKAN := 1
+test-vulkan: $(VENV)/vulkan  ## Run the tests of devices on Vulkan: Debian's mesa-vulkan-drivers libvulkan-dev glslc spirv-headers cmake ninja-build.
+	$(BIN)/python -m pytest tests/llama/test_devices.py tests/llama/test_vulkan.py -k vulkan
 
 check: lint types contracts docs  ## Lint, type-check, check the import contracts and build the docs.
 
@@ -134,6 +138,10 @@ $(VENV)/development: $(VENV)/library pyproject.toml
 	@.ci/quietly $(VENV)/development.log "Installing what tests, checks and docs need" \
 		$(BIN)/pip install --group test --group lint --group docs --group objects
 	@.ci/build_rpc $(VENV) > $(VENV)/rpc.log 2>&1 || echo "libggml-rpc.so was not built: tests on devices are skipped"
+	@touch $@
+
+$(VENV)/vulkan: $(VENV)/development
+	.ci/build_vulkan $(VENV)
 	@touch $@
 
 # The adapters only search, so they need no extra.

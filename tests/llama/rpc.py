@@ -1,4 +1,4 @@
-"""Devices for tests: a second process lends its CPU to llama.cpp's RPC backend, as GPUs.
+"""Devices for tests: a second process lends its CPU to llama.cpp's RPC backend, or a Vulkan driver.
 
 Run as a script, it serves the devices: ``rpc.py PORT N_DEVICES MAX_BYTES`` (0: without a limit).
 """
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,16 +46,24 @@ from relevance_gen.llama.runtime.devices import gpus
 from relevance_gen.llama.runtime.library import lib
 from small_models import BIGRAM, ENCODER, RERANKER, TINY
 
+lib._lib.ggml_backend_register.argtypes = [ctypes.c_void_p]
+"""
+REGISTER_RPC = """
 rpc = ctypes.CDLL(str(library_folder() / "libggml-rpc.so"))
 rpc.ggml_backend_rpc_add_server.restype = ctypes.c_void_p
 rpc.ggml_backend_rpc_reg.restype = ctypes.c_void_p
-lib._lib.ggml_backend_register.argtypes = [ctypes.c_void_p]
 endpoint = sys.argv[1].encode()
 lib._lib.ggml_backend_register(
     rpc.ggml_backend_rpc_add_server(endpoint) if endpoint else rpc.ggml_backend_rpc_reg()
 )
 """
 """Registers the devices of the endpoint in the first argument, or only the backend if it is empty."""
+REGISTER_VULKAN = """
+vulkan = ctypes.CDLL(str(library_folder() / "libggml-vulkan.so"))
+vulkan.ggml_backend_vk_reg.restype = ctypes.c_void_p
+lib._lib.ggml_backend_register(vulkan.ggml_backend_vk_reg())
+"""
+"""Registers the devices of the Vulkan drivers of this machine."""
 
 
 @frozen
@@ -75,15 +83,29 @@ class DeviceServer:
         return run_with_devices(self.endpoint, code, str(self.process.pid))
 
 
+class VulkanDriver:
+    """The first Vulkan device of this machine: Mesa's software driver, unless it has a GPU."""
+
+    def run(self, code: str) -> str:
+        """Run code after `PRELUDE` in a process of its own, and return its output."""
+        # A software driver is used only if it is named; without 16-bit floats its results are closer to the CPU's.
+        selected = {"GGML_VK_VISIBLE_DEVICES": "0", "GGML_VK_DISABLE_F16": "1"}
+        return _run(REGISTER_VULKAN + code, [], selected)
+
+
 def run_with_devices(endpoint: str, code: str, *arguments: str) -> str:
-    """Run code after `PRELUDE` in a process of its own, and return its output."""
+    """Run code after `PRELUDE` in a process with RPC devices, and return its output."""
+    return _run(REGISTER_RPC + code, [endpoint, *arguments], {})
+
+
+def _run(code: str, arguments: Sequence[str], variables: Mapping[str, str]) -> str:
     completed = subprocess.run(
-        [sys.executable, "-c", PRELUDE + code, endpoint, *arguments],
+        [sys.executable, "-c", PRELUDE + code, *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
         check=False,
     )
     assert completed.returncode == 0, completed.stdout + completed.stderr

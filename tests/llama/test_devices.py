@@ -18,7 +18,15 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.llama.context_size import MIN_N_CTX, ContextSize, next_smaller
 from relevance_gen.llama.runtime import devices
 from relevance_gen.llama.runtime.devices import Gpu, device_array, select_gpus
-from tests.llama.rpc import ROOT, DeviceServer, has_rpc, run_with_devices, serve_devices
+from tests.llama.rpc import (
+    ROOT,
+    DeviceServer,
+    VulkanDriver,
+    has_rpc,
+    library_folder,
+    run_with_devices,
+    serve_devices,
+)
 
 needs_rpc = pytest.mark.skipif(not has_rpc(), reason="libggml-rpc.so is missing: .ci/build_rpc")
 
@@ -33,6 +41,20 @@ def two_devices() -> Iterator[DeviceServer]:
     """A process that serves two devices."""
     with serve_devices(2) as server:
         yield server
+
+
+@pytest.fixture(scope="module", params=["rpc", "vulkan"])
+def device(request: pytest.FixtureRequest) -> DeviceServer | VulkanDriver:
+    """The two RPC devices, and the first Vulkan device in `make test-vulkan`."""
+    if request.param == "rpc":
+        if not has_rpc():
+            pytest.skip("libggml-rpc.so is missing: .ci/build_rpc")
+        server: DeviceServer = request.getfixturevalue("two_devices")
+        return server
+    if "RELEVANCE_GEN_TEST_VULKAN" not in os.environ:
+        pytest.skip("make test-vulkan runs this test, with Mesa's software driver for Vulkan")
+    assert (library_folder() / "libggml-vulkan.so").exists()
+    return VulkanDriver()
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, *offered: Gpu) -> None:
@@ -169,8 +191,7 @@ def test_greedy_texts_equal_those_of_the_cpu(options: str, two_devices: DeviceSe
     assert all(on_cpu)
 
 
-@needs_rpc
-def test_copies_on_the_device_have_the_same_bits(two_devices: DeviceServer) -> None:
+def test_copies_on_the_device_have_the_same_bits(device: DeviceServer | VulkanDriver) -> None:
     """A copied slot computes the logits of the slot that it was copied from."""
     code = """
 import numpy as np
@@ -184,12 +205,13 @@ with Decoder(TINY, options) as model:
     second = model.decode([1], [5], [8])
     print(bool((first == second).all()))
 """
-    assert two_devices.run(code) == "True"
+    assert device.run(code) == "True"
 
 
-@needs_rpc
-def test_logits_of_a_whole_prompt_are_computed_in_parts(two_devices: DeviceServer) -> None:
-    """On a device the logits of a prompt are computed in parts of a row per slot, with the same bits for any part."""
+def test_logits_of_a_whole_prompt_are_computed_in_parts(
+    device: DeviceServer | VulkanDriver,
+) -> None:
+    """On a device the logits of a prompt are computed in parts of a row per slot, on RPC with the same bits for any part."""
     code = """
 import numpy as np
 tokens = np.arange(100, dtype=np.int32)
@@ -200,13 +222,17 @@ for n_slots in (2, 9, 104):
         rows = [*model.prefill_all(1, tokens, 0), *model.decode([1], [5], [100])]
         logits.append(np.array(rows))
         print(model._max_outputs())
-print(bool((logits[0] == logits[2]).all()), bool((logits[1] == logits[2]).all()))
+print(max(float(np.abs(part - logits[2]).max()) for part in logits[:2]))
 """
-    assert two_devices.run(code).split() == ["8", "16", "104", "True", "True"]
+    *n_outputs, difference = device.run(code).split()
+    assert n_outputs == ["8", "16", "104"]
+    # Vulkan selects its kernels by the number of rows, and bits are promised on the CPU only.
+    assert float(difference) <= (0 if isinstance(device, DeviceServer) else 1e-3), difference
 
 
-@needs_rpc
-def test_encoder_and_reranker_on_a_device_equal_the_cpu(two_devices: DeviceServer) -> None:
+def test_encoder_and_reranker_on_a_device_equal_the_cpu(
+    device: DeviceServer | VulkanDriver,
+) -> None:
     """Vectors and scores on a device differ from those on the CPU by less than 0.01."""
     code = """
 import numpy as np
@@ -218,7 +244,7 @@ for n_gpu_layers in (0, None):
         scores.append(np.array(reranker.score("cats", ["cats purr", "dogs bark"])))
 print(bool(np.abs(vectors[0] - vectors[1]).max() < 0.01), bool(np.abs(scores[0] - scores[1]).max() < 0.01))
 """
-    assert two_devices.run(code) == "True True"
+    assert device.run(code) == "True True"
 
 
 @needs_rpc
