@@ -119,6 +119,8 @@ def serve_devices(n_devices: int = 1, max_bytes: int = 0) -> Iterator[DeviceServ
         port = probe.getsockname()[1]
     process = subprocess.Popen(
         [sys.executable, __file__, str(port), str(n_devices), str(max_bytes)],
+        # Each further arena would reserve 64 MiB of the limited address space.
+        env={**os.environ, "MALLOC_ARENA_MAX": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
