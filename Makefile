@@ -56,8 +56,9 @@ lint: $(VENV)/development $(VENV)-clients/eslint/client
 		$(VENV)-clients/eslint/node_modules/.bin/eslint --config $(VENV)-clients/eslint/eslint.config.mjs relevance_gen/serve/static; \
 	fi
 
-types: $(VENV)/development
+types: $(VENV)/development $(VENV)-clients/eslint/client
 	$(BIN)/mypy
+	if command -v npm > /dev/null; then $(VENV)-clients/eslint/node_modules/.bin/tsc --project .ci/eslint/tsconfig.json; fi
 
 contracts: $(VENV)/development
 	$(BIN)/lint-imports --no-logo
@@ -180,12 +181,12 @@ $(VENV)-clients/node/client: tests/serve/clients/package.json
 	fi
 	@touch $@
 
-# Without npm the scripts of the page are not linted.
+# Without npm the scripts of the page are neither linted nor type-checked.
 $(VENV)-clients/eslint/client: .ci/eslint/package.json .ci/eslint/eslint.config.mjs
 	@mkdir -p $(@D)
 	@cp $^ $(@D)
 	@if command -v npm > /dev/null; then \
-		.ci/quietly $(VENV)-clients/eslint.log "Installing the linter of the page's scripts" \
+		.ci/quietly $(VENV)-clients/eslint.log "Installing the linter and the type checker of the page's scripts" \
 			npm install --no-audit --no-fund --prefix $(@D); \
 	fi
 	@touch $@

@@ -88,9 +88,9 @@ def chat(
 
 
 def refuse_fields_of_runner(names: Iterable[str]) -> None:
-    """Raise `InvalidRequestError` if a field of a request is an argument of `Runner`.
+    """Raise `InvalidRequestError` if the fields of a request include an argument of `Runner`.
 
-    The error has a remedy.
+    An example is ``n_ctx``. The message advises to create a `Runner` with it.
     """
     for name in names:
         if name in _RUNNER_ARGUMENTS:
@@ -103,7 +103,7 @@ def runner_or_default(runner: Runner | None) -> Runner:
     """Return the runner that a caller passed, or the default runner if it is ``None``.
 
     Raises:
-        InvalidRequestError: `runner` is neither.
+        InvalidRequestError: `runner` is neither a runner nor ``None``.
         ModelLoadError: the model of the default runner cannot be loaded.
     """
     if runner is None:
@@ -118,7 +118,7 @@ def runner_or_default(runner: Runner | None) -> Runner:
 def default_runner() -> Runner:
     """Return the default runner of this process.
 
-    It is created if there is none, or if the last one was closed or has failed.
+    The first call creates it. If it was closed or has failed, the next call creates a new one.
     """
     global _default_runner
     with _lock:

@@ -177,9 +177,14 @@ class _MessageConverter:
         self._n_values = 0
 
     def convert(self, message: ChatMessage, path: str) -> dict[str, Any]:
-        """Return a message in the form that the template reads.
+        """Return a message in the form that the chat template reads.
 
-        Templates differ in the names of reasoning and in the forms of calls and ids.
+        Templates differ in the field that contains the reasoning, in the type of a call's arguments
+        (text or object), and in the format of call ids.
+
+        Args:
+            message: a message of the conversation.
+            path: the field of the message, for error messages.
         """
         check_calls(message, path)
         skipped = (*_REASONING_FIELDS, "tool_calls")
@@ -231,7 +236,7 @@ class _MessageConverter:
 
 
 def _to_object(arguments: object) -> object:
-    """Return the JSON object that a string holds; anything else as it is."""
+    """Parse a string that is a JSON object; return any other value unchanged."""
     if not isinstance(arguments, str):
         return arguments
     try:
@@ -250,7 +255,8 @@ def _render_calls_as_text(
 ) -> list[dict[str, Any]]:
     """Return messages with tool calls and their results as plain text.
 
-    Calls become text of the assistant, and the results of a turn one text of the user.
+    Used for templates without support for tools. Calls become text of the assistant, and all results
+    of a turn become one message of the user.
     """
     converted: list[dict[str, Any]] = []
     is_result = False

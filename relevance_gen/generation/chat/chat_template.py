@@ -63,7 +63,8 @@ class Renderer:
     def variables_of(self, template: str) -> list[str]:
         """Return the names of the variables that `template` reads.
 
-        The errors are those of `render`.
+        Raises:
+            InvalidRequestError, GenerationError: as for `render`.
         """
         return list(self._request(template, None)["names"])
 
@@ -98,9 +99,13 @@ atexit.register(_anonymous_renderer.close)
 
 
 def renderer_for(client: str | None) -> Renderer:
-    """Return the renderer of a client, as in `RequestContext`.
+    """Return the renderer for the requests of a client.
 
-    All anonymous clients share a separate renderer.
+    Authenticated clients share one renderer, and anonymous clients another, so that slow templates
+    of anonymous clients delay no authenticated client.
+
+    Args:
+        client: the client, as in `RequestContext`.
     """
     return _anonymous_renderer if client == ANONYMOUS else _authenticated_renderer
 
@@ -182,8 +187,8 @@ def check_messages(messages: object, *, continues: bool) -> None:
     """Check that `messages` is a list of at most `MAX_MESSAGES` objects with a role.
 
     Raises:
-        InvalidRequestError: it is not, or the last message has no text to continue although it
-            should be continued.
+        InvalidRequestError: `messages` is not such a list; or `continues` is true and the last
+            message has no text.
     """
     allowed = f"a list of 1 to {MAX_MESSAGES:,} messages"
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
@@ -215,9 +220,9 @@ def _omitted_system_messages(
     messages: Sequence[Mapping[str, Any]],
     render: Callable[[Sequence[Mapping[str, Any]]], str],
 ) -> list[int]:
-    """Return the indices of system messages that a template omits.
+    """Return the indices of the system messages that a template omits from the prompt.
 
-    They are found by rendering a probe in each of them.
+    To find them, the messages are rendered with a marker in each system message.
     """
     probes = {
         index: f"{_PROBE}{index}{_PROBE}"
@@ -299,7 +304,16 @@ def _surround(before: str, content: Any, after: str) -> Any:
 
 
 def _copy_json(field: str, value: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return a converted copy of a value that must be serializable as JSON."""
+    """Return the result of `convert` for a copy of a JSON value.
+
+    Args:
+        field: the name of the value in error messages.
+        value: the value.
+        convert: receives the copy, which has only lists, dictionaries and JSON's other types.
+
+    Raises:
+        InvalidRequestError: `value` is not JSON, or has more than `_MAX_CHARACTERS` characters.
+    """
     try:
         written = json.dumps(value, ensure_ascii=False)
         is_too_long = len(written) > _MAX_CHARACTERS
@@ -334,9 +348,9 @@ class _TokenSplitter:
     def split(self, text: str) -> str:
         """Insert a boundary into each special token.
 
-        Another boundary follows a prefix that the next message could complete to a special token.
-        The boundary follows the first character, so that tokens inside a token, or across its end,
-        are split, too.
+        The boundary follows the first character of each special token, so that special tokens
+        inside or across the end of another one are split, too. If the text ends with the beginning
+        of a special token, which the next message could complete, a boundary is appended.
         """
         text = self._pattern.sub(rf"\g<0>{TOKEN_BOUNDARY}", text)
         stripped = text.rstrip()  # templates strip messages

@@ -183,9 +183,14 @@ def texts_of(
 
 
 def check_calls(message: ChatMessage, path: str) -> None:
-    """Raise `InvalidRequestError` if the calls of a message violate `ChatMessage`.
+    """Check the tool calls of a message, its reference to a call, and its reasoning.
 
-    The same holds for its reference to a call.
+    Args:
+        message: a message of a conversation.
+        path: the field of the message, for error messages.
+
+    Raises:
+        InvalidRequestError: a value has not the type that `ChatMessage` requires.
     """
     for name in ("reasoning_content", "tool_call_id", "name"):
         if message.get(name) is not None:
@@ -245,9 +250,9 @@ def tool_of(value: object, path: str) -> ToolDefinition:
 def choice_of(
     value: object, tools: Sequence[ToolDefinition], *, is_parallel: bool = True
 ) -> ToolChoice:
-    """Parse a tool choice of OpenAI's chat completions and responses.
+    """Parse the field ``tool_choice`` of OpenAI's chat completions and responses.
 
-    It is a mode, a tool, or a list of allowed tools.
+    Its value is a mode ("auto", "none", "required"), one tool, or a list of allowed tools.
 
     Raises:
         InvalidRequestError: the value is none of these, or names a tool that is not in `tools`.
@@ -268,9 +273,10 @@ def choice_of(
 
 
 def _choice_by_name(value: object, is_parallel: bool) -> ToolChoice:
-    """Parse a choice of one tool or of several allowed tools.
+    """Parse a tool choice that names one tool, or several allowed tools.
 
-    Each may have its fields inside an object of its type.
+    OpenAI's chat completions nest the fields in an object with the name of the type, as in
+    ``{"type": "function", "function": {"name": …}}``; responses do not. Both forms are accepted.
     """
     choice_type = value.get("type") if isinstance(value, Mapping) else None
     body: object = value

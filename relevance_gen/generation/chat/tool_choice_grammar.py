@@ -45,10 +45,11 @@ def grammar_fields(
     tool_calls: ToolCallFormat | None,
     reasoning_end: str,
 ) -> dict[str, Any]:
-    """Return the fields of `request` to replace so that the output is a valid turn.
+    """Return fields with a grammar that permits only valid turns, to replace those of `request`.
 
-    The result is empty if any text is valid. If a call is required, the request's own constraint is
-    ignored.
+    In a valid turn, tool calls match their schemas, and the answer matches the request's own
+    constraint, such as a JSON schema. If a call is required, that constraint is ignored. The result
+    is empty if every text is a valid turn.
 
     Args:
         conversation: the tools, and which of them must be called.
@@ -157,9 +158,10 @@ def _lark_string(text: str) -> str:
 
 
 def _arguments_schema(tool: ToolDefinition) -> Mapping[str, Any]:
-    """Return the schema of a tool's arguments.
+    """Return the schema of a tool's arguments for llguidance.
 
-    If it lists properties, it allows only these by default.
+    Formats that llguidance does not support are removed. If the schema lists properties, it allows
+    no others, unless it has ``additionalProperties`` itself.
     """
     schema = without_unknown_formats(dict(tool.parameters))
     options = schema.get("x-guidance")
@@ -169,7 +171,7 @@ def _arguments_schema(tool: ToolDefinition) -> Mapping[str, Any]:
 
 
 def _answer_rules(request: GenerationRequest, field: str) -> str:
-    """Return the rules of the request's own constraint, with ``answer`` as the start rule."""
+    """Return the request's own constraint as Lark rules, whose first rule is named ``answer``."""
     if field == "choice":
         return "answer: " + " | ".join(map(_lark_string, getattr(request, field)))
     grammar = grammar_source(request).to_lark()

@@ -46,7 +46,7 @@ _BITS: Final = (1 << np.arange(8)).astype(np.uint8)
 
 @define
 class MaskTimeBudget:
-    """The CPU time that the grammar masks of a request, over all its samples, have taken."""
+    """The CPU time that was used for the grammar masks of one request, for all its samples together."""
 
     seconds: float = 0.0
     n_tokens: int = 0
@@ -120,14 +120,14 @@ class Constraint(ABC):
 
     @abstractmethod
     def _fill(self, mask: Mask) -> bool:
-        """Set the bits of the tokens that may follow, and return whether the text is complete."""
+        """Set the bits of `mask` for the tokens that may follow; return whether the text is complete."""
 
     @abstractmethod
     def _append(self, token: int) -> bool:
         """Append a token, and return whether the text is complete and nothing may follow."""
 
     def _failure(self) -> str:
-        """Return why the text cannot be followed any more; empty if it can."""
+        """Return the reason why no token can follow the text any more; empty if a token can."""
         return ""
 
     @contextmanager

@@ -119,7 +119,7 @@ class ActiveRequest:
     def can_batch_prefill(self) -> bool:
         """Whether the prompt may be computed in a batch with other prompts.
 
-        It may not if the logits of all its tokens are needed.
+        False if the request needs the logits of all tokens of its prompt.
         """
         return not self.params.prompt_logprobs
 
@@ -263,9 +263,9 @@ class ActiveRequest:
         self.prompt_top_logprobs.clear()
 
     def release(self) -> None:
-        """Free the logits and the saved state of a request that will start no more samples.
+        """Free the logits and the saved state, after the last sample of the request has started.
 
-        The request also forgets the slot of its prompt; the engine must rewind that slot first.
+        This also sets `slot` to ``None``; the engine must rewind that slot before.
         """
         self.slot = None
         self.logits, self.state = NO_LOGITS, NO_STATE

@@ -333,9 +333,10 @@ class Engine:
         return logits[-1:]
 
     def _save_to_cache(self, request: ActiveRequest, slot: int) -> None:
-        """Cache a computed prompt, unless it cannot fit.
+        """Store the state of a computed prompt in the prefix cache.
 
-        It is not cached either if the cache has the same number of `_reusable` tokens of it.
+        Nothing is stored if the state is larger than the cache, or if the cache already has a
+        prompt from which as many tokens can be reused.
         """
         n_bytes = request.tokens.nbytes + self._model.saved_bytes(slot)
         if n_bytes > self._cache.max_bytes:
@@ -346,9 +347,10 @@ class Engine:
             self._cache.put(request.tokens, request.state, request.client)
 
     def _start(self, request: ActiveRequest, slots: Sequence[int]) -> None:
-        """Sample the first token of the next samples from the logits after the prompt.
+        """Start a sample of `request` in each of `slots`: sample its first token.
 
-        Then move the request to the end.
+        The token is sampled from the logits after the prompt. Then the request moves to the end of
+        the queue.
         """
         if not request.n_started:
             self.counters.first_tokens += 1
@@ -434,9 +436,9 @@ class Engine:
     # ── Removing ─────────────────────────────────────────────────────────────────────────────────
 
     def _dequeue(self, request: ActiveRequest) -> None:
-        """Remove a request from the queue, and free its logits and its saved state.
+        """Remove a request whose samples have all started from the queue.
 
-        Its prompt's slot is rewound, if it has one. The request will start no more samples.
+        Its logits and its saved state are freed, and the slot of its prompt is rewound.
         """
         self._queue.remove(request)
         if request.slot is not None:
@@ -444,9 +446,9 @@ class Engine:
         request.release()
 
     def _reusable(self, n_tokens: int) -> int:
-        """Return how many of `n_tokens` cached tokens can be reused.
+        """Return how many of `n_tokens` cached tokens can be reused with results of the same bits.
 
-        Reusing them does not change a bit of the following results.
+        The result is a multiple of the number of tokens that the model computes together.
         """
         multiple = self._model.prefill_multiple
         if multiple == 1:

@@ -23,7 +23,7 @@ _WAIT_S = 0.01
 
 @frozen
 class CompiledRequest:
-    """A request whose compilation has ended, and the error if it failed."""
+    """A request whose grammar was compiled, or the error of its compilation."""
 
     request: ActiveRequest
     error: BaseException | None

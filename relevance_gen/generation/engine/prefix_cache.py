@@ -27,9 +27,10 @@ class CachedPrompt:
 
 @frozen(eq=False)
 class PrefixMatch:
-    """The number of tokens of a prompt's longest cached prefix, and the cached prompt.
+    """The longest cached prefix of a prompt.
 
-    It is ``None`` if no prefix is cached.
+    It has the number of tokens of the prefix, and the cached prompt that begins with it: ``None``,
+    with 0 tokens, if no prefix is cached.
     """
 
     n_tokens: int
@@ -75,9 +76,9 @@ class PrefixCache:
         return PrefixMatch(n_best, self._prompts.get(best_key))
 
     def put(self, prompt: Tokens, state: SavedState, client: str | None = None) -> None:
-        """Cache the state after a client's prompt.
+        """Store the state after a client's prompt, and evict prompts above the size limit.
 
-        Drop this client's prompts that are prefixes of it.
+        Prompts of this client that are prefixes of `prompt` are removed.
         """
         for key, cached in self._prompts.items():
             if cached.client == client:

@@ -100,9 +100,9 @@ class Tokenize:
 
 @frozen
 class PrefillChunk:
-    """A range of tokens of the prompt of the waiting request at `queue_index`.
+    """The tokens from `start` up to, but excluding, `stop` of one prompt.
 
-    It includes `start` and excludes `stop`.
+    The prompt is that of the waiting request at `queue_index`.
     """
 
     queue_index: int
@@ -113,7 +113,7 @@ class PrefillChunk:
 
 @frozen
 class Prefill:
-    """Compute these chunks as a batch."""
+    """Compute the chunks of several prompts as one batch."""
 
     chunks: tuple[PrefillChunk, ...]
 
@@ -122,7 +122,7 @@ class Prefill:
 class Start:
     """Start a sample of the waiting request at `queue_index` in each of `slots`.
 
-    Then move the request to the end.
+    The request then moves to the end of the queue.
     """
 
     queue_index: int
@@ -177,9 +177,9 @@ def max_retained_prompts(n_slots: int) -> int:
 
 
 def retains_prompt(request: ActiveRequest) -> bool:
-    """Return whether a computed prompt is or will be retained for further samples.
+    """Return whether the computed prompt of a request is kept, or will be, for further samples.
 
-    These are samples other than the sample in its slot.
+    These start from the computed prompt, in other slots than the first sample.
     """
     return _is_computed(request) if request.slot is None else request.n_pending_samples > 1
 
@@ -193,9 +193,10 @@ def _is_anonymous(client: str | None) -> bool:
 
 
 def _assign_slots(state: EngineState) -> AssignSlot | Start | Preempt | Resume | None:
-    """Assign the free slots.
+    """Return the action that gives a free slot to a request or a preempted sample.
 
-    Return the action for the first request that gets a slot, or that must give one up.
+    Samples whose prompt is computed start first. If an authenticated request waits and no slot is
+    free, the action preempts a slot of an anonymous client. ``None`` if nothing can be assigned.
     """
     clients_by_slot = dict(state.running)
     for request in state.waiting:
@@ -219,9 +220,10 @@ def _assign_slots(state: EngineState) -> AssignSlot | Start | Preempt | Resume |
 
 
 def _first_slots(assignments: Mapping[int, int], queue_index: int) -> tuple[int, ...]:
-    """Return the slots that a request gets before any other request gets one.
+    """Return the slots at the beginning of `assignments` that belong to the request.
 
-    Further slots are distributed again afterwards, because a started request moves to the end.
+    `assignments` are in order of distribution. Slots after those of another request are distributed
+    again later, because a request whose samples have started moves to the end of the queue.
     """
     slots = []
     for slot, assigned_index in assignments.items():

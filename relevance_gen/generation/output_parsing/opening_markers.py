@@ -108,10 +108,7 @@ class MarkerMatch:
 
 
 def may_become(word: str, text: str, start: int) -> bool:
-    """Return whether the rest of `text` is a proper prefix of `word`.
-
-    The rest begins at `start`, and more text may complete it.
-    """
+    """Return whether `text` from `start` is the beginning of `word`, which more text may complete."""
     return len(text) - start < len(word) and word.startswith(text[start:])
 
 

@@ -237,9 +237,9 @@ def _depth_change(delimiter: str) -> int:
 
 
 def _to_json_escape(escape: re.Match[str]) -> str:
-    """Return an escape as JSON allows it.
+    """Convert an escape sequence in a string to one that JSON permits.
 
-    Models write escapes of other languages, and single backslashes that should be doubled.
+    Models also write escape sequences of other languages, and a single backslash for a backslash.
     """
     unknown = escape["unknown"]
     if unknown is None:

@@ -36,7 +36,7 @@ step."""
 def blocks_of(text: str, client: str | None = None) -> Blocks:
     """Return a hash for each complete block of a client's text.
 
-    It covers all text up to the block's end.
+    Each hash covers the text from the start up to the end of its block.
 
     >>> first, second = blocks_of("a" * 600), blocks_of("a" * 256 + "b" * 256)
     >>> len(first), first[0] == second[0], first[1] == second[1]

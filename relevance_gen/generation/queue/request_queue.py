@@ -116,7 +116,7 @@ class RequestQueue:
     def forked(self) -> bool:
         """Whether this process was forked from the process that created the queue.
 
-        Then the workers do not exist here.
+        The threads of the workers exist only in that process, so requests are refused here.
         """
         return self._pid != os.getpid()
 
@@ -402,9 +402,11 @@ class RequestQueue:
         pending.settle(outcome)
 
     def _requeue(self, worker: _RegisteredWorker) -> list[PendingRequest]:
-        """Return requests of a removed worker to the front of the queue.
+        """Put the requests of a removed worker back to the front of the queue.
 
-        Return the requests that must fail instead.
+        Returns:
+            The requests that cannot be repeated, because they have streamed text or were put back
+            before; the caller lets them fail.
         """
         failed: list[PendingRequest] = []
         taken, worker.taken = worker.taken, {}
@@ -436,9 +438,10 @@ class RequestQueue:
             worker.on_cancel(request_id)
 
     def _is_done(self, worker_id: int) -> bool:
-        """Remove a worker if the queue is closed and empty and the worker has no request.
+        """Return whether a worker can end, and remove it in that case.
 
-        Return whether the worker is removed.
+        It can if the queue is closed and empty and the worker has no request. Also true if the
+        worker was removed before.
         """
         worker = self._workers.get(worker_id)
         if worker is None:

@@ -320,9 +320,9 @@ def _candidates(weights: Weights, total: float, request: GenerationRequest) -> I
 
 
 def _reaching(weights: Weights, target: float, side: Literal["left", "right"]) -> int:
-    """Return the index at which the cumulative sum of `weights` reaches `target`.
+    """Return the first index at which the cumulative sum of `weights` reaches `target`.
 
-    There it first reaches (left) or exceeds (right) the target. If rounding keeps the sum below the
+    With `side` "right" the sum must exceed the target. If rounding keeps the sum below the
     target, return the index of the last weight above 0. Blocks are summed first, because a
     cumulative sum of all weights is ten times slower.
     """

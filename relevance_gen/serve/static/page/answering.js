@@ -220,7 +220,7 @@ function arrange({ form, mode, isAnswered, isFailed }) {
   at("found").classList.toggle("quoted", isQuoted);
   const parent = at(isQuoted ? "passages" : "answer");
   if (at("model").parentElement === parent) return;
-  const focused = document.activeElement;
+  const focused = /** @type {HTMLElement} */ (document.activeElement);
   parent.append(at("model"));
   parent.querySelector(".bar").append(at("controls"));
   if (at("controls").contains(focused)) focused.focus();

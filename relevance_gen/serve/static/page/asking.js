@@ -32,7 +32,7 @@ export function stopAll() {
 }
 
 /** Run work that can be stopped; report its error unless other work has begun since, and call `onFailure` with it. */
-async function work(doing, onFailure = () => {}) {
+async function work(doing, onFailure = /** @type {(error: any) => void} */ (() => {})) {
   stopAll();
   const mine = working = new AbortController();
   at("stop").hidden = false;
@@ -233,7 +233,7 @@ export function step(by) {
   goTo(ordered[(here + by + ordered.length) % ordered.length]);
 }
 
-/** Restore the turn and the view of an entry of the browser's history. */
+/** Restore the turn and the view of an entry of the browser's history. @param {any} state */
 export function goBack({ turn: id, view } = {}) {
   const turn = turns.find((one) => one.id === id) ?? current;
   if (turn && turn !== current) {

@@ -20,7 +20,8 @@ export const EXAMPLE_ID = 0;  // id of the document of a first visit
 export let documents = [];  // { id, name, parts, file, kind, sheet, label, chunks, nBytes }
 let corpora = new Map();  // id of a document, or "all", to its corpus
 
-/** Callbacks: `changed` after a document is added or removed, with the removed document; `laidOut` for each new sheet. */
+/** Callbacks: `changed` after a document is added or removed, with the removed document; `laidOut` for each new sheet;
+    `showFile` with a document, a page and a passage. @type {Record<string, (...values: any[]) => void>} */
 export const listeners = { changed: () => {}, laidOut: () => {}, showFile: () => {} };
 
 /** Return the corpus of the selected scope: all chunks, the chunks of one document, or an index of the server. */
@@ -34,7 +35,7 @@ export function corpus() {
   return corpora.get(chosen);
 }
 
-/** Add a document of `parts`, each with `place` and `text`, and lay it out incrementally. */
+/** Add a document of `parts`, each with `place` and `text`, and lay it out incrementally. @param {any} given */
 export async function addDocument({ id, name, parts, file = null }, { isKept = false, quietly = false } = {}) {
   const added = { id: id ?? Math.max(Date.now(), 1 + (documents.at(-1)?.id ?? 0)), name, parts, file, chunks: [], nBytes: 0 };
   added.sheet = make("article", { className: "sheet" }, make("h2", { textContent: name }));

@@ -1,8 +1,12 @@
 /** Helpers for elements that all modules of the page use. */
 
+/** Return the element with an id. @type {(id: string) => any} */
 export const at = (id) => document.getElementById(id);
 
-/** Create an element. Children are elements or strings, which become text nodes; null is left out. */
+/** Return the elements that match a selector. @type {(selector: string) => NodeListOf<HTMLElement>} */
+export const all = (selector) => document.querySelectorAll(selector);
+
+/** Create an element. Children are elements or strings, which become text nodes; null is left out. @returns {any} */
 export function make(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
   made.append(...children.filter((child) => child !== null));

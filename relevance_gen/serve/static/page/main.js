@@ -3,7 +3,7 @@
 import { isDrawn } from "./answering.js";
 import * as asking from "./asking.js";
 import { addDocument, addFiles, chooseScope, documents, EXAMPLE_ID, listeners, listScopes, removeDocument } from "./documents.js";
-import { at, complain } from "./dom.js";
+import { all, at, complain } from "./dom.js";
 import { copy, markdownOf, save } from "./exporting.js";
 import { forgetAll, kept } from "./keeping.js";
 import { placeMarks, sizes } from "./marks.js";
@@ -176,8 +176,8 @@ function start() {
   on("open", () => at("files").click());
   on("files", async () => { await addFiles(at("files").files); at("files").value = ""; }, "change");
   on("add", () => { at("pasted").value = ""; showTextDialog(); });
-  for (const one of document.querySelectorAll("[data-presses]")) one.addEventListener("click", () => at(one.dataset.presses).click());
-  for (const one of document.querySelectorAll(".views button")) one.addEventListener("click", () => choose(one.dataset.view));
+  for (const one of all("[data-presses]")) one.addEventListener("click", () => at(one.dataset.presses).click());
+  for (const one of all(".views button")) one.addEventListener("click", () => choose(one.dataset.view));
   addEventListener("key", () => lookForIndexes().then(listScopes));
   addEventListener("keydown", onKey);
   addEventListener("paste", onPaste);

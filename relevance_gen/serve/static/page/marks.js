@@ -6,7 +6,7 @@ import { at, make, nextFrame } from "./dom.js";
 const MARKS = ["shade-1", "shade-2", "shade-3", "shade-4", "shade-5", "passage", "quote", "word"];
 
 let hits = [];  // the marked results, see `asking`
-let go = () => {};  // called with a hit whose mark is clicked
+let go = (_) => {};  // called with a hit whose mark is clicked
 
 /** Return the set of ranges that the style sheet displays as ::highlight(name), if the browser supports highlights. */
 export function marks(name) {
@@ -18,10 +18,10 @@ export function marks(name) {
 /** Return the range between two offsets in an element's text, across nested elements. */
 export function range(element, start, end) {
   const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
-  const made = {};
+  /** @type {any} */ const made = {};
   let before = 0;
   for (let node = walker.nextNode(); node && !made.endContainer; node = walker.nextNode()) {
-    const behind = before + node.length;
+    const behind = before + node.nodeValue.length;
     if (!made.startContainer && start < behind) Object.assign(made, { startContainer: node, startOffset: start - before });
     if (made.startContainer && end <= behind) Object.assign(made, { endContainer: node, endOffset: end - before });
     before = behind;

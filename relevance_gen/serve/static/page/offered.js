@@ -60,7 +60,7 @@ class OfferedIndex {
     return response;
   }
 
-  /** Return the chunk of a search result; null for a result without text that was not found before. */
+  /** Return the chunk of a search result; null for a result without text that was not found before. @param {any} result */
   chunkOf({ original_index: position, chunk_txt: text, metadata = {}, title }) {
     if (this.chunks.get(position)?.text === (text ?? this.chunks.get(position)?.text)) return this.chunks.get(position) ?? null;
     this.chunks.get(position)?.group.remove();  // the index has changed

@@ -62,6 +62,7 @@ export function markExcerpt({ chunk: { text }, passage, isFaint, excerpt: { from
 }
 
 const MOST_REASONS = 6;  // rows of the table of an explanation
+/** @type {[string, string[]][]} */
 const REASONS = [
   ["words close together", ["bigrams", "coverage", "phrase"]], ["words near the start", ["lead"]], ["words in the title", ["title"]],
   ["similar spelling", ["char_ngrams"]], ["the passages next to it", ["neighbors"]], ["similar meaning", ["semantic"]], ["the reranker", ["reranker"]],
@@ -80,6 +81,7 @@ async function explain(turn, hit, why) {
   }
 }
 
+/** @param {any} explanation */
 const partsOf = (explanation) => REASONS.map(([name, parts]) => ({ name, found: "", points: parts.reduce((sum, part) => sum + (explanation[part] ?? 0), 0) }))
   .filter(({ points }) => points > 0);
 

@@ -17,13 +17,13 @@ const BLOCK = /^(?:(?<head> {0,3}#{1,6}[ \t]+)|(?<item>[ \t]*(?:[-*+:]|\d{1,3}[.
 const SEPARATOR = /([ \t]*(?<!\\)\|[ \t]*\n?)/;  // between the cells of a table
 const NAMED = /^([^\s:|][^:|]{0,49}): /;  // a cell that begins with the name of its column
 const MOST_NAME = 50;  // characters of the names that the server repeats
-const INLINE = new RegExp([
-  /(`+)([^`]|[^`].*?[^`])\1(?!`)/,
-  /(\*\*|(?<!\w)__)(?=\S)(.*?\S)\3/,
-  /(?<![\w*])([*_])(?=[^\s*_])([^*_]*?[^\s*_])\5(?!\w)/,
-  /(!?\[)((?:[^[\]]|!\[[^[\]]*\]\([^()\s]*\))*)(\]\([^()\s]*(?:\([^()]*\)[^()\s]*)?(?:\s+"[^"]*")?\))/,
-  /(<!--.*?-->)|(\\)([!-/:-@[-`{-~])/,
-].map((one) => one.source).join("|"), "gs");
+const INLINE = new RegExp([  // strings, because the numbers of groups count in the joined pattern
+  String.raw`(\x60+)([^\x60]|[^\x60].*?[^\x60])\1(?!\x60)`,
+  String.raw`(\*\*|(?<!\w)__)(?=\S)(.*?\S)\3`,
+  String.raw`(?<![\w*])([*_])(?=[^\s*_])([^*_]*?[^\s*_])\5(?!\w)`,
+  String.raw`(!?\[)((?:[^[\]]|!\[[^[\]]*\]\([^()\s]*\))*)(\]\([^()\s]*(?:\([^()]*\)[^()\s]*)?(?:\s+"[^"]*")?\))`,
+  String.raw`(<!--.*?-->)|(\\)([!-/:-@[-\x60{-~])`,
+].join("|"), "gs");
 const MOST_DEEP = 3;
 const MOST_CHARS = 4000;  // longer texts are displayed unchanged, because patterns can take quadratic time
 
