@@ -50,7 +50,7 @@ def test_everybody_can_use_it(browser: Any, server: Server, scheme: str, width: 
     check()
     visit.own_example()
     visit.page.evaluate(DROP, ["handbook.md", list(HANDBOOK.encode())])
-    visit.page.wait_for_selector("#names >> text=handbook.md", state="attached")
+    visit.wait_for_document("handbook.md")
     visit.page.evaluate(DROP, ["empty.txt", []])
     visit.page.wait_for_selector("#trouble:not([hidden])")
     check()

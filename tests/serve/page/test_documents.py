@@ -34,11 +34,11 @@ def test_texts_come_in_by_every_way(visit: Visit) -> None:
         assert "Error" not in visit.page.inner_text("#trouble")
     assert "400" in visit.errors.pop()
     visit.page.set_input_files("#files", [{"name": "g.txt", "mimeType": "", "buffer": b"chosen"}])
-    visit.page.wait_for_selector("#names >> text=g.txt")
+    visit.wait_for_document("g.txt")
     visit.page.click("#add")
     visit.page.fill("#pasted", "Written by hand\n\nand added")
     visit.page.click("#text-dialog .main")
-    visit.page.wait_for_selector("#names >> text=Written by hand")
+    visit.wait_for_document("Written by hand")
     assert visit.chunks()[5:] == ["chosen", "Written by hand\n\nand added"]
 
 
@@ -71,7 +71,7 @@ def test_page_links_pdf_pages(visit: Visit) -> None:
     visit.page.evaluate(
         DROP, ["report.pdf", list(pdf("Apples are red", "Pears are green and sweet"))]
     )
-    visit.page.wait_for_selector("#names >> text=report.pdf")
+    visit.wait_for_document("report.pdf")
     assert not visit.page.is_visible("#trouble")
     visit.ask("Which fruit is sweet, pears or apples?")
     visit.page.locator(".where button >> text=page 2").click()
@@ -153,7 +153,7 @@ def test_page_reports_each_file_that_cannot_be_read(visit: Visit) -> None:
         for name, content in (*bad, ("good.txt", b"The ferry leaves at noon."))
     ]
     visit.page.set_input_files("#files", files_)
-    visit.page.wait_for_selector("#names >> text=good.txt")
+    visit.wait_for_document("good.txt")
     shown = visit.page.locator("#trouble > span").all_inner_texts()
     assert [text.split()[0] for text in shown] == [name for name, _ in bad]
     assert shown[:2] == ["picture.png is not a text file.", "empty.txt is empty."]
@@ -222,7 +222,7 @@ def test_page_reload_restores_and_clear_removes_all(browser: Any, server: Server
         lambda: visit.page.evaluate("indexedDB.databases !== undefined && !location.hash")
     )
     visit.page.reload()
-    visit.page.wait_for_selector("#names >> text=How things are found")
+    visit.wait_for_document("How things are found")
     assert visit.page.inner_text("#asked") == ""
     visit.close()
 

@@ -405,7 +405,7 @@ def test_markdown_is_shown_as_it_is_meant(visit: Visit) -> None:
     """Signs of Markdown are hidden and lines run on; the text is searched, and marked, as it was written."""
     visit.forget_example()
     visit.page.evaluate(DROP, ["handbook.md", list(HANDBOOK.encode())])
-    visit.page.wait_for_selector("#names >> text=handbook.md")
+    visit.wait_for_document("handbook.md")
     chunks = visit.chunks()
     assert "\n\n".join(chunks) == HANDBOOK.strip()
     assert [
@@ -427,7 +427,7 @@ def test_page_shows_csv_as_table(visit: Visit) -> None:
     rows = "".join(f"B{number:03},City {number % 7},Manager {number}\n" for number in range(60))
     visit.forget_example()
     visit.page.evaluate(DROP, ["branches.csv", list(f"branch,city,manager\n{rows}".encode())])
-    visit.page.wait_for_selector("#names >> text=branches.csv")
+    visit.wait_for_document("branches.csv")
     chunks = visit.chunks()
     assert (
         "\n".join(chunks).splitlines()[18]

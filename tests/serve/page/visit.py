@@ -131,6 +131,11 @@ class Visit:
         assert eventually(lambda: self._is_newest_later(newest))
         self.page.wait_for_selector("#text:not([aria-busy])", state="attached")
 
+    def wait_for_document(self, name: str) -> None:
+        """Wait until a document is listed and all of its text is laid out."""
+        self.page.wait_for_selector(f"#names >> text={name}", state="attached")
+        self.page.wait_for_selector("#text:not([aria-busy])", state="attached")
+
     def _is_newest_later(self, newest: int) -> bool:
         """Return whether a document newer than `newest` is listed, and the example is not."""
         ids = self.page.evaluate(IDS)
@@ -141,7 +146,7 @@ class Visit:
         self.page.evaluate(
             f"({DROP})(['example.txt', new TextEncoder().encode(document.querySelector('#example').textContent)])"
         )
-        self.page.wait_for_selector("#names li:first-child [title='example.txt']", state="attached")
+        self.wait_for_document("example.txt")
 
     def forget_example(self) -> None:
         """Remove the document of the first visit."""
