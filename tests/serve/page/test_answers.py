@@ -75,9 +75,10 @@ def test_page_uses_chat_api_with_chat_model(browser: Any) -> None:
         assert {body["index"][:6] for body in bodies if "query" in body or "question" in body} == {
             "cache:"
         }
-        reported = [body["messages"] for body in bodies if "messages" in body][-1]
-        assert [one["role"] for one in reported] == ["user", "assistant", "user"]
-        assert reported[0]["content"] == QUESTION
+        assert eventually(lambda: _last_roles(visit, bodies) == ["user", "assistant", "user"])
+        visit.wait_for_end()
+        chats = [body["messages"] for body in bodies if "messages" in body]
+        assert chats[-1][0]["content"] == QUESTION
         visit.close()
 
 
@@ -300,6 +301,13 @@ def test_page_keeps_conversations_apart(visit: Visit) -> None:
     visit.page.click("#threads-close")
     assert visit.page.is_hidden("#threads")
     assert visit.page.is_visible("#hint")
+
+
+def _last_roles(visit: Visit, bodies: list[dict[str, Any]]) -> list[str]:
+    """Return the roles of the messages of the last chat request; lets the browser report requests first."""
+    visit.page.evaluate("1")
+    chats = [body["messages"] for body in bodies if "messages" in body]
+    return [message["role"] for message in chats[-1]] if chats else []
 
 
 def _answered_by(visit: Visit, bodies: list[dict[str, Any]]) -> str | None:
