@@ -255,8 +255,8 @@ def _render_calls_as_text(
 ) -> list[dict[str, Any]]:
     """Return messages with tool calls and their results as plain text.
 
-    Used for templates without support for tools. Calls become text of the assistant, and all results
-    of a turn become one message of the user.
+    Used for templates without support for tools. Calls become text of the assistant, and all
+    results of a turn become one message of the user.
     """
     converted: list[dict[str, Any]] = []
     is_result = False

@@ -46,7 +46,7 @@ _BITS: Final = (1 << np.arange(8)).astype(np.uint8)
 
 @define
 class MaskTimeBudget:
-    """The CPU time that was used for the grammar masks of one request, for all its samples together."""
+    """The CPU time used for the grammar masks of one request, for all its samples together."""
 
     seconds: float = 0.0
     n_tokens: int = 0
@@ -120,7 +120,7 @@ class Constraint(ABC):
 
     @abstractmethod
     def _fill(self, mask: Mask) -> bool:
-        """Set the bits of `mask` for the tokens that may follow; return whether the text is complete."""
+        """Set the bits of `mask` for tokens that may follow; return whether the text is complete."""
 
     @abstractmethod
     def _append(self, token: int) -> bool:

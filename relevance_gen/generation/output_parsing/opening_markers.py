@@ -108,7 +108,7 @@ class MarkerMatch:
 
 
 def may_become(word: str, text: str, start: int) -> bool:
-    """Return whether `text` from `start` is the beginning of `word`, which more text may complete."""
+    """Return whether `text` from `start` is a beginning of `word` that more text may complete."""
     return len(text) - start < len(word) and word.startswith(text[start:])
 
 
