@@ -120,7 +120,7 @@ class Constraint(ABC):
 
     @abstractmethod
     def _fill(self, mask: Mask) -> bool:
-        """Set the bits of `mask` for tokens that may follow; return whether the text is complete."""
+        """Set the bits of tokens that may follow; return whether the text is complete."""
 
     @abstractmethod
     def _append(self, token: int) -> bool:
