@@ -88,9 +88,22 @@ def test_explain_adds_up_to_the_score(real: Server) -> None:
     assert total == pytest.approx(explained["score"], abs=1e-9)
 
 
+def test_explain_with_neighbors_has_the_score_of_the_search(real: Server) -> None:
+    """With ``neighbors`` the score is that of POST /search with the option, and a part of it is the neighbors'."""
+    chunks = ["The harbour has a ferry.", "It leaves at seven.", "Bees dance."]
+    body = {"query": "When does the ferry leave?", "chunk_txts": chunks, "neighbors": 1}
+    found = real.search({**body, "true_order": False}).json["results"][1]
+    asked = {**body, "original_index": found["original_index"]}
+    explained = real.call("POST", "/explain", asked, KEYED).json
+    assert explained["score"] == pytest.approx(found["chunk_score"], abs=1e-9)
+    assert explained["neighbors"] > 0
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
+        ({"neighbors": 3}, "neighbors"),
+        ({"neighbors": True}, "neighbors"),
         ({"query": " "}, "query"),
         ({"original_index": 4}, "original_index"),
         ({"original_index": -1}, "original_index"),
@@ -203,6 +216,22 @@ def test_prompt_returns_sources_and_request(real: Server) -> None:
     assert answer.json["request"]["text"] == f"Context: {shown}\nQuestion: {question}\nAnswer:"
     assert answer.json["path"] == "/generate"
     assert real.generate(answer.json["request"]).status == 200
+
+
+def test_prompt_with_fill_adds_chunks_without_words_of_the_question(real: Server) -> None:
+    """With ``fill`` sources without a word of the question follow the others; without it there are none."""
+    chunks = ["The harbour has a ferry.", "Bees dance.", "The ferry is blue."]
+
+    def sources(**fields: object) -> list[int]:
+        body = {"question": "Where is the ferry?", "chunk_txts": chunks, "copy": False, **fields}
+        answer = real.call("POST", "/prompt", {**body, "min_confidence": 0}, KEYED)
+        assert answer.status == 200, answer.body
+        return [source["original_index"] for source in answer.json["sources"]]
+
+    assert 1 not in sources()
+    assert sources(fill=True)[-1] == 1
+    assert 1 not in sources(fill=True, top_n=2)
+    assert 1 in sources(neighbors=1)
 
 
 def test_prompt_takes_signs_and_leaves_words_as_they_are(real: Server) -> None:

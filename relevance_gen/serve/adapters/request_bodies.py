@@ -72,11 +72,13 @@ class ExplanationRequest:
         query: the query; not blank.
         original_index: position of the chunk to explain, at least 0.
         chunk_txts, syntax, correct_spelling, rerank_top_n, cache_index: as in `SearchRequest`.
+        neighbors: as in `SearchParams`.
     """
 
     query: str = field(validator=checks.not_blank)
     chunk_txts: Chunks = field(validator=checks.sequence)
     original_index: int = field(validator=checks.integer(0))
+    neighbors: int = 0
     syntax: Syntax = field(default="plain", validator=_is_syntax)
     correct_spelling: bool = fields.flag(default=True)
     rerank_top_n: int | None = field(default=0, validator=checks.optional_count)
@@ -136,6 +138,7 @@ class PromptRequest:
             the model file.
         min_confidence: minimum confidence of the search for an answer, in [0, 1].
         chunk_txts, syntax, correct_spelling, rerank_top_n, cache_index: as in `SearchRequest`.
+        fill, neighbors: as in `SearchParams`.
     """
 
     question: str = field(validator=checks.not_blank)
@@ -143,6 +146,8 @@ class PromptRequest:
     top_n: int = fields.integer(1, default=5)
     copy: bool | None = fields.optional(checks.flag)
     min_confidence: float = fields.number(0, 1, default=MIN_CONFIDENCE)
+    fill: bool = fields.flag()
+    neighbors: int = 0
     syntax: Syntax = field(default="plain", validator=_is_syntax)
     correct_spelling: bool = fields.flag(default=True)
     rerank_top_n: int | None = field(default=0, validator=checks.optional_count)
