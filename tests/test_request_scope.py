@@ -58,10 +58,10 @@ def test_spans_are_reserved_before_creation() -> None:
     """All spans are reserved, and an exception from the reservation ends the search."""
     reported: Counter[str] = Counter()
 
-    def tell(unit: str, number: int) -> None:
+    def reserve_units(unit: str, number: int) -> None:
         reported[unit] += number
 
-    with budget_scope(tell):
+    with budget_scope(reserve_units):
         response = search("cats", CHUNKS, spans=True)
     assert reported["span"] == sum(len(result.spans or ()) for result in response.results)
     assert reported["span_char"] == sum(len(result.chunk_txt) for result in response.results)
@@ -79,24 +79,24 @@ def test_phrase_search_reserves_its_texts() -> None:
         (["black cat", "cat", "a black " + "cat " * 10], 9 + 48),
         (["cat"], 0),
     ):
-        told: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
 
-        def tell(unit: str, number: int, told: Counter[str] = told) -> None:
-            told[unit] += number
+        def reserve_units(unit: str, number: int, counts: Counter[str] = counts) -> None:
+            counts[unit] += number
 
-        with budget_scope(tell):
+        with budget_scope(reserve_units):
             search('"black cat"', texts, syntax="operators")
-        assert told["phrase_char"] == n_announced
+        assert counts["phrase_char"] == n_announced
 
 
 def test_phrase_search_reserves_one_block_at_a_time() -> None:
     """For many texts a single block is reserved, and for a long text a part, because it is split."""
     for texts in (["a black cat " * 50] * 1000, ["a black cat " * 50_000]):
-        told: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
 
-        def tell(unit: str, number: int, told: Counter[str] = told) -> None:
-            told[unit] += number
+        def reserve_units(unit: str, number: int, counts: Counter[str] = counts) -> None:
+            counts[unit] += number
 
-        with budget_scope(tell):
+        with budget_scope(reserve_units):
             assert search('"black cat"', texts, syntax="operators").results
-        assert 200_000 < told["phrase_char"] < 350_000
+        assert 200_000 < counts["phrase_char"] < 350_000

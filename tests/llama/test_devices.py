@@ -290,7 +290,7 @@ os._exit(0)
 
 
 @needs_rpc
-def test_killed_device_is_not_asked_again() -> None:
+def test_killed_device_is_not_used_again() -> None:
     """After a device died, `Runner` with or without `devices` raises at once and names the remedy."""
     code = """
 import os, signal

@@ -309,7 +309,7 @@ def test_chunk_of_fifty_megabytes_is_searched() -> None:
     assert len(search(text[:40], [text, "hello"]).results) == 1
 
 
-def test_nothing_is_counted_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_are_taken_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search counts nothing until its counts are read; a server's counts at once. The counts are the same."""
     chunks = ["Cats purr.", "Dogs bark."]
     expected = ChunkIndex(chunks).search("cats")

@@ -216,7 +216,7 @@ def test_invalid_query_raises(query: object) -> None:
         index.explain(query, 0)  # type: ignore[arg-type]
 
 
-def test_progress_is_told_while_an_index_is_built() -> None:
+def test_build_reports_progress() -> None:
     """The callback is called for every block, and its error ends the building."""
     reported: list[tuple[int, int]] = []
     ChunkIndex(["a cat", "ein Kätzchen"], progress=lambda *progress: reported.append(progress))

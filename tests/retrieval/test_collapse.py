@@ -86,7 +86,7 @@ def test_distinct_is_exact_beyond_candidates() -> None:
     assert len(chosen) == 4
 
 
-def test_equal_scores_are_told_apart_by_position() -> None:
+def test_equal_scores_are_ordered_by_position() -> None:
     """The first of equal chunks is the result, for any type of value and order of results."""
     day = datetime.date(2026, 1, 1)
     chunks = [

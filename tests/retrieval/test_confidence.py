@@ -34,7 +34,7 @@ def plan_of(query: str, chunks: list[str] = PETS) -> WeightedTerms:
     st.integers(1, 4),
     st.booleans(),
 )
-def test_confidence_is_one_number_for_all_ways_to_ask(
+def test_confidence_is_equal_for_all_functions(
     query: str, chunks: list[str], weighting: WeightingName, top_n: int, true_order: bool
 ) -> None:
     """It lies in [0, 1], is 0 exactly where nothing is found, and is the same for any top_n, order and way to ask."""

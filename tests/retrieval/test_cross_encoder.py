@@ -38,7 +38,7 @@ from tests.retrieval.test_dense_fusion import LetterEncoder, many_chunks
 class HashReranker:
     """Scores a text by a hash of text and query, or by a given function, and records the texts it read."""
 
-    told: Mapping[str, float] = field(factory=dict)
+    scores_by_text: Mapping[str, float] = field(factory=dict)
     read: list[str] = field(factory=list)
     answer: Any = "scores"
 
@@ -46,7 +46,7 @@ class HashReranker:
         """Return how relevant each text is."""
         self.read += texts
         scores = np.array(
-            [self.told.get(text, relevance(query, text)) for text in texts], np.float32
+            [self.scores_by_text.get(text, relevance(query, text)) for text in texts], np.float32
         )
         return scores if isinstance(self.answer, str) else self.answer
 
@@ -162,7 +162,7 @@ def test_other_options_apply_to_reranked_order(
     assert {result.original_index for result in ask(ALL, distinct="of")} == set(firsts.values())
 
 
-def told(response: SearchResponse) -> list[tuple[int, float]]:
+def scores_by_chunk(response: SearchResponse) -> list[tuple[int, float]]:
     return [(result.original_index, result.chunk_score) for result in response.by_score()]
 
 
@@ -172,7 +172,7 @@ def test_best_twenty_are_reranked_and_ties_by_position() -> None:
     chunks = ["cat cat", *(f"cat {n:04d}" for n in range(500))]
     found = search("cat", chunks, ALL, reranker=reranker)
     assert reranker.read == chunks[:20]
-    order = [position for position, _ in told(found)]
+    order = [position for position, _ in scores_by_chunk(found)]
     assert sorted(order[:20]) == list(range(20))
     assert order[20:] == list(range(20, 501))
     twice = HashReranker()
@@ -183,20 +183,20 @@ def test_best_twenty_are_reranked_and_ties_by_position() -> None:
 def test_chunk_without_shared_word_is_reranked_only_if_all_are() -> None:
     """By default such a chunk is not a result; if every chunk is read, it has the reranker's score."""
     chunks, reranker = ["Cats purr.", "zebra"], HashReranker({"zebra": 0.75, "Cats purr.": 0.25})
-    assert told(search("cats", chunks, reranker=reranker)) == [(0, 0.25)]
-    assert told(search("cats", chunks, reranker=reranker, rerank_top_n=None)) == [
+    assert scores_by_chunk(search("cats", chunks, reranker=reranker)) == [(0, 0.25)]
+    assert scores_by_chunk(search("cats", chunks, reranker=reranker, rerank_top_n=None)) == [
         (1, 0.75),
         (0, 0.25),
     ]
-    assert told(search("stripes", chunks, reranker=reranker)) == []
+    assert scores_by_chunk(search("stripes", chunks, reranker=reranker)) == []
     assert len(search("stripes", chunks, reranker=reranker, rerank_top_n=None)) == 2
 
 
-def test_zero_and_one_are_never_said_of_what_was_read() -> None:
+def test_scores_of_read_texts_are_never_zero_or_one() -> None:
     """A chunk with relevance 0 remains a result, and only a chunk equal to the query scores 1."""
     reranker = HashReranker({"Cats purr.": 0.0, "A cat.": 1.0})
     chunks = ["Cats purr.", "A cat.", "what cats", "A cat sat."]
-    scores = dict(told(search("what cats", chunks, reranker=reranker, rerank_top_n=2)))
+    scores = dict(scores_by_chunk(search("what cats", chunks, reranker=reranker, rerank_top_n=2)))
     assert scores[2] == 1.0 > scores[1] > 0.999_999
     assert 0.0 < min(scores.values()) < 1e-40
 
@@ -350,9 +350,9 @@ def test_invalid_argument_raises() -> None:
 def test_invalid_reranker_scores_raise(answer: Any) -> None:
     """Anything except a score in [0, 1] for each text, in an array or a list, is an error."""
     if isinstance(answer, list):
-        assert told(search("cats", ["Cats purr."], reranker=HashReranker(answer=answer))) == [
-            (0, 0.5)
-        ]
+        assert scores_by_chunk(
+            search("cats", ["Cats purr."], reranker=HashReranker(answer=answer))
+        ) == [(0, 0.5)]
         return
     with pytest.raises(RerankerError, match=r"the reranker must return 1 floats in \[0, 1\]"):
         search("cats", ["Cats purr."], reranker=HashReranker(answer=answer))

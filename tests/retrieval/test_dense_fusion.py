@@ -200,11 +200,13 @@ def test_order_outside_candidates_is_unchanged() -> None:
     n = sum(result.chunk_score >= bar for result in words.results)
     assert 10 <= n < len(words.results)
 
-    def told(response: SearchResponse) -> list[tuple[int, float]]:
+    def scores_by_chunk(response: SearchResponse) -> list[tuple[int, float]]:
         return [(result.original_index, result.chunk_score) for result in response.results]
 
-    assert told(lifted)[n:] == told(words)[n:]
-    assert {at for at, _ in told(lifted)[:n]} == {at for at, _ in told(words)[:n]}
+    assert scores_by_chunk(lifted)[n:] == scores_by_chunk(words)[n:]
+    assert {at for at, _ in scores_by_chunk(lifted)[:n]} == {
+        at for at, _ in scores_by_chunk(words)[:n]
+    }
     assert lifted.confidence == words.confidence
 
 

@@ -25,7 +25,7 @@ TAGGED = [
 ]
 
 
-def found(where: Any, **options: Any) -> list[int]:
+def matching_positions(where: Any, **options: Any) -> list[int]:
     results = search("cat", TAGGED, ALL, where=where, **options).results
     index = ChunkIndex(TAGGED[:2])
     index.add(TAGGED[2:])
@@ -77,7 +77,7 @@ def found(where: Any, **options: Any) -> list[int]:
 )
 def test_filter_selects_results(where: object, expected: list[int]) -> None:
     """Metadata, a callable of metadata, positions or a mask select the chunks that can be results."""
-    assert found(where) == expected
+    assert matching_positions(where) == expected
 
 
 @given(strategies.queries, strategies.chunk_lists, st.data(), st.sampled_from(WEIGHTINGS))
@@ -124,7 +124,7 @@ def test_scores_are_those_among_all(
 def test_invalid_filter_raises_with_name(where: object, field: str, message: str) -> None:
     """A filter of another kind, a position that never was, or a mask of another length is named."""
     with pytest.raises(InvalidRequestError) as caught:
-        found(where)
+        matching_positions(where)
     assert caught.value.field == field
     assert message in str(caught.value)
 
@@ -232,4 +232,4 @@ def test_exception_of_callable_is_raised_unchanged() -> None:
     """An exception of the callable is raised unchanged."""
     broken: Callable[[Any], bool] = lambda metadata: metadata["page"] > 1  # noqa: E731
     with pytest.raises(KeyError, match="page"):
-        found(broken)
+        matching_positions(broken)

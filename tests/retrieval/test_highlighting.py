@@ -28,7 +28,7 @@ def plan_of(query: str, chunks: list[str]) -> WeightedQuery:
     )
 
 
-def found(query: str, chunks: list[str]) -> tuple[SearchResult, ...]:
+def search_results(query: str, chunks: list[str]) -> tuple[SearchResult, ...]:
     return search(query, chunks, 10, spans=True).results
 
 
@@ -67,7 +67,7 @@ texts = st.lists(strategies.chunk_texts, min_size=1, max_size=4)
 @given(strategies.queries, texts)
 def test_spans_are_parts_of_the_text(query: str, chunks: list[str]) -> None:
     """Spans lie within the text and have weights; words ascend and are disjoint; the passage begins and ends with words."""
-    for result in found(query, chunks):
+    for result in search_results(query, chunks):
         passage, *words = result.spans
         for span in result.spans:
             assert 0 <= span.start < span.end <= len(result.chunk_txt)
@@ -86,7 +86,7 @@ def test_span_text_contains_matched_words(query: str, chunks: list[str]) -> None
     And the words hold all the terms that the whole text has.
     """
     meant = weights(plan_of(query, chunks))
-    for result in found(query, chunks):
+    for result in search_results(query, chunks):
         everything: set[int] = set()
         for span in result.words:
             ids = tokenize([result.chunk_txt[span.start : span.end]]).ids.tolist()
@@ -107,7 +107,7 @@ def test_passage_is_window_with_highest_weight(words: list[str], n_queried: int)
     text = " ".join(words)
     chunks = [text, "cat", "a dog", "zebra", "a dog"]
     meant = weights(plan_of(query, chunks))
-    result = next((one for one in found(query, chunks) if one.original_index == 0), None)
+    result = next((one for one in search_results(query, chunks) if one.original_index == 0), None)
     hits = [
         (place, meant[one])
         for place, one in enumerate(tokenize([text]).ids.tolist())
@@ -157,7 +157,9 @@ def test_passage_is_window_with_highest_weight(words: list[str], n_queried: int)
 )
 def test_words_are_found_as_they_are_written(query: str, text: str, words: list[str]) -> None:
     """A word that is folded, composed, split or cut into n-grams is highlighted in its original form."""
-    result = next(one for one in found(query, ["zebra", text, "x"]) if one.original_index == 1)
+    result = next(
+        one for one in search_results(query, ["zebra", text, "x"]) if one.original_index == 1
+    )
     assert [text[word.start : word.end] for word in result.words] == words
 
 
@@ -168,7 +170,7 @@ def test_passage_contains_answer() -> None:
         * 3
     )
     text = f"A number of pages. {filler} Set the number of threads with --jobs. {filler}"
-    result = found("How do I set the number of threads?", [text, "pages", "set"])[0]
+    result = search_results("How do I set the number of threads?", [text, "pages", "set"])[0]
     assert text[result.passage.start : result.passage.end] == "Set the number of threads"
     assert result.passage.score == 1.0
 
@@ -201,7 +203,7 @@ def test_spans_are_the_same_however_chunks_are_cut_into_segments() -> None:
 def test_chunk_of_one_repeated_word_is_highlighted_in_linear_time(word: str) -> None:
     """A chunk that is nothing but the word is marked, in time that is linear in its length."""
     text = f"{word} " * 40_000
-    result = found(word, [text, "x"])[0]
+    result = search_results(word, [text, "x"])[0]
     assert result.passage == Span(0, len(word), 1.0)
     assert len(result.words) == 40_000
 
@@ -209,17 +211,17 @@ def test_chunk_of_one_repeated_word_is_highlighted_in_linear_time(word: str) -> 
 @pytest.mark.parametrize(("name", "text"), corpus.without_space(60_000))
 def test_long_texts_without_a_space_are_marked(name: str, text: str) -> None:
     """A long text without a space, searched for by itself, is marked from end to end."""
-    for result in found(text, [text, "hello"]):
+    for result in search_results(text, [text, "hello"]):
         assert result.words[0].start <= 1
         assert result.words[-1].end >= len(text) - 1
 
 
 @pytest.mark.parametrize("query", ["tiếng việt", "tieng viet", "TIE\u0302\u0301NG"])
-def test_vietnamese_is_found_where_it_stands_with_and_without_tones(query: str) -> None:
+def test_vietnamese_words_are_highlighted_with_and_without_tones(query: str) -> None:
     """Words with tone marks are highlighted whole for any spelling in the query, and so are the words after them."""
     text = "Ở đây người ta nói tiếng Việt: tiếng mẹ đẻ, và straße"
-    (found,) = search(f"{query} strasse", [text], spans=True)
-    words = [text[word.start : word.end] for word in found.words]
+    (result,) = search(f"{query} strasse", [text], spans=True)
+    words = [text[word.start : word.end] for word in result.words]
     assert words == [
         word for word in ("tiếng", "Việt", "tiếng", "straße") if word != "Việt" or "v" in query
     ]
@@ -228,8 +230,8 @@ def test_vietnamese_is_found_where_it_stands_with_and_without_tones(query: str) 
 def test_too_many_spans_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     """The maximum number of spans is returned; a span more raises an error with a remedy."""
     monkeypatch.setattr(highlighting, "MAX_SPANS", 4)
-    assert len(found("cat", ["cat cat cat"])[0].spans or ()) == 4
+    assert len(search_results("cat", ["cat cat cat"])[0].spans or ()) == 4
     with pytest.raises(
         TooLargeError, match=r"^spans must be at most 4 in one answer, got 5; lower top_n"
     ):
-        found("cat", ["cat cat cat cat"])
+        search_results("cat", ["cat cat cat cat"])

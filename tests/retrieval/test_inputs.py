@@ -263,7 +263,7 @@ def test_progress_bar_ends_before_an_error(
     assert capfd.readouterr().err.endswith("3 of 3 chunks\n")
 
 
-def test_tqdm_draws_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tqdm_draws_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """If tqdm is installed, its bar is shown, complete at the end, and closed."""
     reported, n_threads = io.StringIO(), threading.active_count()
     monkeypatch.setattr(sys, "stderr", reported)

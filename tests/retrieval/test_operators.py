@@ -171,11 +171,12 @@ def test_explanation_lists_violated_operators(
         for result in index.search(asked, ALL, syntax="operators")
     }
     for position in range(len(chunks)):
-        told = index.explain(asked, position, syntax="operators")
-        assert (position in found) == (told.score > 0 and not told.violated_operators)
-        assert found.get(position, told.score) == told.score
+        explanation = index.explain(asked, position, syntax="operators")
+        assert (position in found) == (explanation.score > 0 and not explanation.violated_operators)
+        assert found.get(position, explanation.score) == explanation.score
         assert all(
-            sign in asked and "left out by" in repr(told) for sign in told.violated_operators
+            sign in asked and "left out by" in repr(explanation)
+            for sign in explanation.violated_operators
         )
 
 
@@ -240,7 +241,7 @@ def test_number_of_passes_is_independent_of_phrase_length(
     ]  # the last phrase has a word that the first text has not
 
 
-def test_too_many_words_behind_signs_are_refused() -> None:
+def test_too_many_words_after_operators_are_refused() -> None:
     """The work for each chunk is bounded; the error names a remedy."""
     many = " ".join(f"-word{number}x" for number in range(MAX_WORDS + 1))
     with pytest.raises(

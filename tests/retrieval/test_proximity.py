@@ -95,7 +95,7 @@ def test_bonuses_are_those_of_a_walk_along_the_tokens(
         assert found.phrase[number] == pytest.approx(min(longest / whole, 1.0))
 
 
-def test_more_words_than_a_byte_has_bits_are_told_apart() -> None:
+def test_more_than_eight_words_are_distinguished() -> None:
     """Coverage is right for any number of words: a mask has a bit for each."""
     for n_words in (1, 8, 9, 16, 17, 32):
         idf = [1.0 + word for word in range(n_words)]

@@ -24,7 +24,7 @@ def test_ratios_stay_in_order_and_below_one(ratios: list[float]) -> None:
     assert all(score == ratio if ratio <= KNEE else KNEE <= score < 1.0 for ratio, score in ranked)
 
 
-def test_ratios_above_one_are_told_apart() -> None:
+def test_ratios_above_one_are_distinguished() -> None:
     """A chunk that scores above the query itself precedes chunks with lower scores."""
     ratios = np.linspace(KNEE, 5.0, 1001)
     assert (np.diff(soft_clip_to_one(ratios)) > 0.0).all()

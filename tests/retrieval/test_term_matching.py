@@ -80,7 +80,7 @@ def test_words_of_other_alphabets_match_by_their_beginning() -> None:
     )
 
 
-def test_other_latin_words_match_by_their_beginning_where_asked() -> None:
+def test_other_latin_words_match_by_prefix_on_request() -> None:
     """In chunks that are not English, Latin words match as other alphabets' words do."""
     assert matches("Hausen", "haus häuser hausen haut") == {"hausen": 1.0}
     assert matches("Hausen", "haus häuser hausen haut", by_prefix=True) == pytest.approx(
@@ -96,7 +96,7 @@ def test_three_letters_do_outside_latin_where_they_are_most_of_a_word() -> None:
     )
 
 
-def test_words_that_begin_with_the_arabic_article_are_told_apart() -> None:
+def test_words_that_begin_with_the_arabic_article_are_distinguished() -> None:
     """A word is matched by the letters after the article."""
     assert matches("الكتاب", "والكتاب المدرسة كتاب") == {"كتاب": 1.0}
     assert matches("الكتاب", "كتابة الكتب الولد") == pytest.approx({"كتابه": 4 / 5})

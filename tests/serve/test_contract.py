@@ -693,7 +693,7 @@ def test_search_where_filters_by_metadata(server: Server) -> None:
     )
 
 
-def test_extensions_are_absent_unless_asked_for(server: Server) -> None:
+def test_extensions_are_absent_unless_requested(server: Server) -> None:
     """Spans and confidence are returned only on request, and `min_relative_score` drops weaker results."""
     body = {"query": "red apples", "chunk_txts": ["red apples here", "red", "blue"]}
     plain, full = (

@@ -420,7 +420,7 @@ def test_failures_have_the_clients_form() -> None:
         assert peer_error(last)["type"] == "timeout"
 
 
-def test_keys_are_asked_for_by_setting() -> None:
+def test_setting_requires_keys() -> None:
     """If generation requires a key, so do these paths, in either header; each is counted under its own name."""
     with Server("--generation-requires-key", "on", "--rate-limit", "5/hour") as server:
         assert eventually(server.is_healthy)

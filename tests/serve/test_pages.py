@@ -194,7 +194,7 @@ def test_paths_are_the_routes() -> None:
     }
 
 
-def test_keys_are_described_as_they_are_asked_for() -> None:
+def test_description_requires_keys_as_the_server_does() -> None:
     """A path with a required key accepts it in either header; paths with an optional key say so; other paths omit keys."""
     either = [{"key": []}, {"bearer": []}]
     for route in ROUTES:

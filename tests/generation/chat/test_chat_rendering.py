@@ -43,7 +43,7 @@ CALLED = {"role": "assistant", "content": None, "reasoning_content": "Hm.", "too
 
 TURN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</{{ m.role }}>{% endfor %}"
 PLAIN = f"{TURN}<assistant>"
-TEXTUAL = (  # as DeepSeek's first template: tools are not told of, and arguments are texts
+TEXTUAL = (  # as DeepSeek's first template: tools are not described, and arguments are texts
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m['tool_calls'] is defined %}"
     "{% for tool in m['tool_calls'] %}<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ tool['type'] }}<｜tool▁sep｜>"
     "{{ tool['function']['name'] + '\n```json\n' + tool['function']['arguments'] + '\n```<｜tool▁call▁end｜>' }}"

@@ -142,15 +142,16 @@ texts = st.text(max_size=4)
         max_size=4,
     )
 )
-def test_merge_parts_joins_pieces_by_place(told):
+def test_merge_parts_joins_pieces_by_place(expected_parts):
     """Each part has its place and the joined texts of its pieces."""
     pieces = [
         ContentPart(kind, text, place)
-        for place, (kind, texts) in enumerate(told)
+        for place, (kind, texts) in enumerate(expected_parts)
         for text in ["", *texts]
     ]
     parts = tuple(
-        ContentPart(kind, "".join(texts), place) for place, (kind, texts) in enumerate(told)
+        ContentPart(kind, "".join(texts), place)
+        for place, (kind, texts) in enumerate(expected_parts)
     )
     assert merge_parts(pieces) == merge_parts(parts) == parts
 

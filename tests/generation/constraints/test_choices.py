@@ -139,7 +139,7 @@ def test_choice_without_tokens_for_a_text_is_an_error(bigram):
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"choice": []}, "choice must be a list of at least one string, none of them empty"),
         ({"choice": "abc"}, "choice must be a list of at least one string, none of them empty"),
@@ -153,7 +153,7 @@ def test_choice_without_tokens_for_a_text_is_an_error(bigram):
         ({"choice": ["a" * 300_000]}, "choice must hold at most 262,144 characters"),
     ],
 )
-def test_invalid_choice_is_rejected(embedded, fields, told):
+def test_invalid_choice_is_rejected(embedded, fields, message):
     """The error names the field and the allowed values."""
-    with pytest.raises(InvalidRequestError, match=told):
+    with pytest.raises(InvalidRequestError, match=message):
         embedded.generate({"text": "a", **fields})

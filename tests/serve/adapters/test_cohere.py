@@ -73,7 +73,7 @@ def test_rerank_without_text_returns_zero_scores() -> None:
     ]
 
 
-def test_documents_come_back_if_asked_for() -> None:
+def test_documents_are_returned_on_request() -> None:
     """``return_documents`` gives each result its text, also that of a document that came as an object."""
     results = rerank(query="cats", documents=CATS, return_documents=True)["results"]
     assert [result["document"] for result in results] == [

@@ -38,7 +38,7 @@ def test_rerank_returns_list_of_all_texts() -> None:
         ]
 
 
-def test_texts_come_back_if_asked_for() -> None:
+def test_texts_are_returned_on_request() -> None:
     """``return_text`` gives each result its text, and ``top_n`` bounds them."""
     results = rerank(query="cats", texts=TEXTS, return_text=True, top_n=2)
     assert [result["text"] for result in results] == ["Cats purr.", "Dogs bark."]

@@ -358,10 +358,10 @@ def test_failed_stream_ends_with_error() -> None:
     assert b'"type":"overloaded_error","message":"busy"' in of_messages().error(
         "overloaded", "busy", None
     )
-    told = of_responses().error("overloaded", "busy", "input").decode()
-    assert told.startswith("event: error\n")
-    assert '"code":"overloaded","message":"busy","param":"input"' in told
-    assert "event: response.failed\n" in told
+    written = of_responses().error("overloaded", "busy", "input").decode()
+    assert written.startswith("event: error\n")
+    assert '"code":"overloaded","message":"busy","param":"input"' in written
+    assert "event: response.failed\n" in written
 
 
 # ── What agents send ──────────────────────────────────────────────────────────────────────────────

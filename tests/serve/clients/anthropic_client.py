@@ -34,9 +34,11 @@ assert whole.stop_reason in ("end_turn", "max_tokens")
 blocks = [
     {"type": "text", "text": "Where do whales sleep?", "cache_control": {"type": "ephemeral"}}
 ]
-told = {**short, "messages": [{"role": "user", "content": blocks}]}
-told["system"] = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
-with client.messages.stream(**told, metadata={"user_id": "u"}) as stream:
+with_blocks = {**short, "messages": [{"role": "user", "content": blocks}]}
+with_blocks["system"] = [
+    {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
+]
+with client.messages.stream(**with_blocks, metadata={"user_id": "u"}) as stream:
     text = "".join(stream.text_stream)
     last = stream.get_final_message()
 assert text == last.content[0].text == whole.content[0].text

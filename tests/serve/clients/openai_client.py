@@ -40,13 +40,13 @@ assert chunks[-1].usage == whole.usage
 assert not chunks[-1].choices
 text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1])
 assert text == whole.choices[0].message.content
-told = (
+token_logprobs = (
     client.chat.completions.create(**chat, logprobs=True, top_logprobs=2)
     .choices[0]
     .logprobs.content
 )
-assert len(told) in (whole.usage.completion_tokens, whole.usage.completion_tokens - 1)
-assert all(len(token.top_logprobs) == 2 for token in told)
+assert len(token_logprobs) in (whole.usage.completion_tokens, whole.usage.completion_tokens - 1)
+assert all(len(token.top_logprobs) == 2 for token in token_logprobs)
 several = client.chat.completions.create(
     **{**chat, "temperature": 1}, n=3, seed=7, presence_penalty=0.5, top_p=0.9
 )
@@ -58,10 +58,10 @@ assert len(set(biased.choices[0].message.content)) == 1
 parts = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
 same = client.chat.completions.create(**{**chat, "messages": parts}, max_completion_tokens=8)
 assert same.choices[0].message.content == text
-told = client.chat.completions.create(
+with_instructions = client.chat.completions.create(
     **{**chat, "messages": [{"role": "developer", "content": "x"}, *parts]}
 )
-assert told.usage.prompt_tokens > whole.usage.prompt_tokens
+assert with_instructions.usage.prompt_tokens > whole.usage.prompt_tokens
 
 
 # A form to keep to.
@@ -99,13 +99,16 @@ assert all(
     choice.text.startswith(prompt)
     for choice, prompt in zip(texts.choices, ["hello"] * 2 + ["you"] * 2, strict=True)
 )
-told = (
+logprobs = (
     client.completions.create(model="m", prompt="hello", max_tokens=4, logprobs=2, temperature=0)
     .choices[0]
     .logprobs
 )
 assert (
-    len(told.tokens) == len(told.token_logprobs) == len(told.top_logprobs) == len(told.text_offset)
+    len(logprobs.tokens)
+    == len(logprobs.token_logprobs)
+    == len(logprobs.top_logprobs)
+    == len(logprobs.text_offset)
 )
 pieces = client.completions.create(
     model="m", prompt="hello", max_tokens=4, echo=True, temperature=0, stream=True

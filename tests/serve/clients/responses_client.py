@@ -36,16 +36,16 @@ turns = [
 ]
 same = client.responses.create(**short, input=turns)
 assert (same.output_text, same.usage.input_tokens) == (whole.output_text, whole.usage.input_tokens)
-told = list(client.responses.create(**short, input=turns, stream=True))
-assert [event.type for event in told[:4]] == [
+events = list(client.responses.create(**short, input=turns, stream=True))
+assert [event.type for event in events[:4]] == [
     *("response.created", "response.in_progress"),
     *("response.output_item.added", "response.content_part.added"),
 ]
-assert [event.type for event in told[-4:-1]] == [
+assert [event.type for event in events[-4:-1]] == [
     *("response.output_text.done", "response.content_part.done", "response.output_item.done"),
 ]
-assert [event.sequence_number for event in told] == list(range(len(told)))
-assert told[-1].response.output_text == whole.output_text
+assert [event.sequence_number for event in events] == list(range(len(events)))
+assert events[-1].response.output_text == whole.output_text
 
 
 # A form to keep to.

@@ -18,7 +18,7 @@ from tests.serve.page.visit import DROP, HANDBOOK, QUESTION, WHERE, Visit
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
-def test_everybody_can_use_it(browser: Any, server: Server, scheme: str, width: int) -> None:
+def test_page_is_accessible(browser: Any, server: Server, scheme: str, width: int) -> None:
     """axe-core finds nothing in any state: first visit, dialogs, errors, answers and their reasons, no documents."""
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text()
     options = {
@@ -90,9 +90,7 @@ def test_everybody_can_use_it(browser: Any, server: Server, scheme: str, width: 
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 360)])
-def test_everybody_can_use_the_description(
-    browser: Any, server: Server, scheme: str, width: int
-) -> None:
+def test_description_is_accessible(browser: Any, server: Server, scheme: str, width: int) -> None:
     """axe-core finds no violations in /docs; no overflow, links have valid targets, and the tab's key is used."""
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text()
     options = {
@@ -217,7 +215,7 @@ def test_page_theme_can_be_chosen_and_stays(browser: Any, server: Server) -> Non
     visit.close()
 
 
-def test_high_contrast_tells_which_view_is_shown(browser: Any, server: Server) -> None:
+def test_high_contrast_marks_the_displayed_view(browser: Any, server: Server) -> None:
     """With forced colors, which draw transparent borders, the hidden view has no line below it."""
     visit = Visit(
         browser, server.url, viewport={"width": 390, "height": 800}, forced_colors="active"

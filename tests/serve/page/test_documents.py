@@ -10,7 +10,7 @@ from tests.serve.harness import KEY, Server, eventually
 from tests.serve.page.visit import DROP, QUESTION, Visit
 
 
-def test_texts_come_in_by_every_way(visit: Visit) -> None:
+def test_page_accepts_texts_by_paste_drop_and_dialog(visit: Visit) -> None:
     """Files are dropped or selected, texts pasted or typed, PDFs read by the server; binary files are rejected."""
     visit.forget_example()
     for name, content in (

@@ -231,7 +231,7 @@ def test_page_explanation_distributes_the_similarity_to_top_results(visit: Visit
     ]
 
 
-def test_keys_do_it_all(visit: Visit) -> None:
+def test_page_is_controlled_by_keyboard(visit: Visit) -> None:
     """A slash goes to the question, the arrows through the passages, each of which comes into view."""
     visit.page.keyboard.press("/")
     assert visit.page.evaluate("document.activeElement.id") == "question"
@@ -401,7 +401,7 @@ HANDBOOK_SHOWN = [
 ]
 
 
-def test_markdown_is_shown_as_it_is_meant(visit: Visit) -> None:
+def test_page_hides_markdown_signs_and_searches_the_source(visit: Visit) -> None:
     """Signs of Markdown are hidden and lines run on; the text is searched, and marked, as it was written."""
     visit.forget_example()
     visit.page.evaluate(DROP, ["handbook.md", list(HANDBOOK.encode())])
@@ -518,7 +518,7 @@ def test_page_markdown_keeps_text(visit: Visit) -> None:
     assert seconds < 60
 
 
-def test_page_says_which_conditions_no_passage_meets(visit: Visit) -> None:
+def test_page_reports_conditions_that_no_passage_meets(visit: Visit) -> None:
     """A question with operators that excludes everything is not reported as words that do not occur."""
     visit.page.fill("#question", '"Milky Way" -moon')
     visit.page.press("#question", "Enter")

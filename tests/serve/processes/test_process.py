@@ -195,7 +195,7 @@ def test_port_in_use_is_reported(workers: str, capfd: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (
             ["--api-keys-file", "/no/such/file"],
@@ -208,13 +208,13 @@ def test_port_in_use_is_reported(workers: str, capfd: pytest.CaptureFixture[str]
     ],
 )
 def test_start_error_names_the_flag(
-    flags: list[str], told: str, capfd: pytest.CaptureFixture[str]
+    flags: list[str], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Problems that depend on files and packages are reported before the server listens, in one line, with status 2."""
     assert refused_start(*flags) == 2
     printed = capfd.readouterr()
     (line,) = printed.err.splitlines()
-    assert (printed.out, line.startswith(f"relevance-gen serve: {told}")) == ("", True)
+    assert (printed.out, line.startswith(f"relevance-gen serve: {message}")) == ("", True)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tests.cli.documents import _R, archive, docx, pdf, run
 from tests.serve.harness import eventually
 
 
-def asked(content: bytes, name: str = "") -> ExtractionTask:
+def extraction_task(content: bytes, name: str = "") -> ExtractionTask:
     """Make the request for a document."""
     return ExtractionTask(base64.b64encode(content).decode(), name)
 
@@ -50,7 +50,7 @@ def test_each_format_equals_command_line(
     extractor: Extractor, name: str, content: bytes, parts: list[tuple[dict[str, int], str]]
 ) -> None:
     """The parts equal the parts of the command line, each with its location."""
-    found = extractor.extract(asked(content, name))
+    found = extractor.extract(extraction_task(content, name))
     assert [(part.place, part.text.strip(" ")) for part in found.parts] == parts
     assert found.warning is None
 
@@ -58,7 +58,7 @@ def test_each_format_equals_command_line(
 def test_extract_damaged_document_returns_readable_pages(extractor: Extractor) -> None:
     """Intact pages are returned, with a warning about the damaged pages."""
     broken = pdf("Apples are red", "Pears").replace(b"/Contents 8 0 R", b"/Contents 1 2 3")
-    found = extractor.extract(asked(broken))
+    found = extractor.extract(extraction_task(broken))
     assert found.parts[0] == DocumentPart({"page": 1}, "Apples are red")
 
 
@@ -77,7 +77,7 @@ def test_extract_unreadable_document_is_rejected(
 ) -> None:
     """The error names the problem of the content."""
     with pytest.raises(InvalidRequestError, match=f"^content {why}") as caught:
-        extractor.extract(asked(content))
+        extractor.extract(extraction_task(content))
     assert caught.value.field == "content"
 
 
@@ -95,10 +95,10 @@ def test_extract_over_limits_ends_the_process() -> None:
         (Extractor(memory_bytes=256 << 20), b"x" * (120 << 20), "within the memory allowed"),
     ):
         with pytest.raises(InvalidRequestError, match=why):
-            extractor.extract(asked(content))
+            extractor.extract(extraction_task(content))
         for sandbox in extractor._sandboxes:
             sandbox._timeout_s = 30
-        assert extractor.extract(asked(b"Pears")) == ExtractionResponse(
+        assert extractor.extract(extraction_task(b"Pears")) == ExtractionResponse(
             (DocumentPart({}, "Pears"),)
         )
         extractor.close()
@@ -108,14 +108,14 @@ def test_extract_without_process_is_busy(monkeypatch: pytest.MonkeyPatch) -> Non
     """If no process can be started, the request is rejected as busy."""
     monkeypatch.setattr("sys.executable", "/no/such/python")
     with pytest.raises(BusyError):
-        Extractor().extract(asked(b"Apples"))
+        Extractor().extract(extraction_task(b"Apples"))
 
 
 def test_extract_killed_process_is_busy() -> None:
     """If the process is killed from outside, for example for lack of memory, the request is rejected as busy, and the next is answered."""
     extractor = Extractor()
     try:
-        extractor.extract(asked(b"Apples"))
+        extractor.extract(extraction_task(b"Apples"))
         (process,) = [
             sandbox._process for sandbox in extractor._sandboxes if sandbox._process is not None
         ]
@@ -124,12 +124,12 @@ def test_extract_killed_process_is_busy() -> None:
             os.P_PID, process.popen.pid, os.WSTOPPED | os.WNOWAIT
         )  # until then it may still read
         with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(extractor.extract, asked(b"Pears"))
+            answer = pool.submit(extractor.extract, extraction_task(b"Pears"))
             assert eventually(lambda: any(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4))))
             os.kill(process.popen.pid, signal.SIGKILL)
             with pytest.raises(BusyError):
                 answer.result()
-        assert extractor.extract(asked(b"Pears")) == ExtractionResponse(
+        assert extractor.extract(extraction_task(b"Pears")) == ExtractionResponse(
             (DocumentPart({}, "Pears"),)
         )
     finally:
@@ -149,7 +149,7 @@ def test_sheet_names_count_as_text() -> None:
     )
     assert len(book) < 200_000
     try:
-        found = extractor.extract(asked(book, "a.xlsx"))
+        found = extractor.extract(extraction_task(book, "a.xlsx"))
         assert sum(len(str(part.place)) + len(part.text) for part in found.parts) < 9 << 20
         assert found.warning == "has more than 8,388,608 characters of text"
     finally:
