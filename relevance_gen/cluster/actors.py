@@ -39,7 +39,7 @@ class Actor:
     groups: ClassVar[dict[str, int]] = {HEALTH: 2}
 
     @ray.method(concurrency_group=HEALTH)
-    def whereabouts(self) -> tuple[str, str]:
+    def node_and_versions(self) -> tuple[str, str]:
         """Return the id of the actor's node, and the versions installed there; see `versions`."""
         return own_node(), versions()
 
@@ -147,7 +147,7 @@ def check(handle: Any, limit_s: float) -> str:
         RayActorError: the actor died.
     """
     try:
-        node_id, node_versions = get(handle.whereabouts.remote(), limit_s)
+        node_id, node_versions = get(handle.node_and_versions.remote(), limit_s)
     except RayActorError:
         raise
     except Exception as error:

@@ -45,7 +45,7 @@ def living_nodes() -> list[Node]:
     return sorted(with_processors or nodes, key=lambda node: node.id)
 
 
-def optional_count(n_chars: int, n_cpus: int) -> int:
+def default_shard_count(n_chars: int, n_cpus: int) -> int:
     """Return the default number of shards of an index.
 
     It is the number of shards of at least `MIN_SHARD_CHARS`, limited to the number of processors,

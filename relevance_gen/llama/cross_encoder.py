@@ -185,9 +185,10 @@ class CrossEncoder(PooledModel):
         return segments
 
     def _find_template(self, path: str | os.PathLike[str]) -> str | None:
-        """Return the requested prompt, or that of the file.
+        """Return the template of the prompt; None if the model has none.
 
-        Otherwise it is that of Qwen3-Reranker if the model has this name.
+        It is the requested template, else that of the file, else Qwen3-Reranker's if the file names
+        this model.
         """
         if self._template:
             return self._template

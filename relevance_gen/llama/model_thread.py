@@ -156,5 +156,5 @@ class ModelThread(ABC):
             self._end(ThreadState.CLOSED)
 
     def _should_continue(self, _fraction: float) -> bool:
-        """Return whether a `Load` should continue."""
+        """Return whether loading should continue; called with the fraction that is loaded."""
         return self.state is ThreadState.LOADING

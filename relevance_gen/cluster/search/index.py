@@ -20,7 +20,7 @@ from attrs import evolve, frozen
 from relevance_gen.arrays import Offsets
 from relevance_gen.checks import check_integer
 from relevance_gen.cluster.connection import check_connected, check_name, connect
-from relevance_gen.cluster.placing import living_nodes, optional_count
+from relevance_gen.cluster.placing import default_shard_count, living_nodes
 from relevance_gen.cluster.search import names
 from relevance_gen.cluster.search.names import NamedLocation
 from relevance_gen.cluster.search.pool import (
@@ -676,9 +676,9 @@ def _divided(chunks: Chunks, n_shards: int | None) -> list[ChunkSource]:
 
     Args:
         chunks: the chunks.
-        n_shards: maximum number of parts; None for the number that `optional_count` returns.
+        n_shards: maximum number of parts; None for the number that `default_shard_count` returns.
     """
-    n_parts = n_shards or optional_count(sum(map(len, chunks.texts)), _n_cpus())
+    n_parts = n_shards or default_shard_count(sum(map(len, chunks.texts)), _n_cpus())
     n_parts = max(1, min(n_parts, len(chunks.texts)))
     slices = list(split_evenly(chunks.texts, n_parts)) or [slice(0, 0)]
     parts: list[ChunkSource] = []

@@ -395,7 +395,7 @@ class SearcherPool:
 @frozen(eq=False)
 class _StartingSearcher:
     searcher: SearcherHandle
-    reference: Any  # of the response to `whereabouts`
+    reference: Any  # of the response to `node_and_versions`
 
     @property
     def node_id(self) -> str:
@@ -407,7 +407,7 @@ def _start_searcher(name: str, node_id: str) -> _StartingSearcher:
     """Start the searcher with a name, or find its actor if another process has started it."""
     options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached"}
     actor = start(ShardSearcher, node_id, get_if_exists=True, max_restarts=-1, **options)
-    return _StartingSearcher(SearcherHandle(name, node_id, actor), actor.whereabouts.remote())
+    return _StartingSearcher(SearcherHandle(name, node_id, actor), actor.node_and_versions.remote())
 
 
 def _keep_fresh(pool: weakref.ref[SearcherPool]) -> None:

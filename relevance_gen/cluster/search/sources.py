@@ -21,7 +21,7 @@ from attrs import evolve, frozen
 
 from relevance_gen.arrays import batch_slices
 from relevance_gen.cluster.actors import get
-from relevance_gen.cluster.placing import optional_count
+from relevance_gen.cluster.placing import default_shard_count
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.records.files import (
@@ -117,7 +117,7 @@ def plan_reading(
 
     Args:
         source: the files.
-        n_shards: maximum number of shards; None for the number that `optional_count` returns.
+        n_shards: maximum number of shards; None for the number that `default_shard_count` returns.
         text: the field or column with the text of a chunk.
         title: the field or column with its title.
         blank: as for `read_chunks`.
@@ -134,7 +134,7 @@ def plan_reading(
             raise InvalidRequestError.must_be(f"source[{path_ord}]", "a file or a folder", path)
     files = [file for path in paths for file in _list_files(as_address(path))]
     n_bytes = sum(size for _, size in files)
-    n_parts = n_shards or optional_count(n_bytes, n_cpus)
+    n_parts = n_shards or default_shard_count(n_bytes, n_cpus)
     # Pieces of at most half a shard make shards of similar size.
     piece_bytes = min(_MAX_PIECE_BYTES, n_bytes // (2 * n_parts) + 1)
     pieces = [piece for address, size in files for piece in _divide(address, size, piece_bytes)]

@@ -26,7 +26,7 @@ def is_embedded(
     return model is None and not environment.get(MODEL_VARIABLE)
 
 
-def refuse_no_model(model: str) -> None:
+def check_model_exists(model: str) -> None:
     """Check without loading that `model` may be a readable GGUF file or a model on the hub.
 
     Nothing is downloaded.

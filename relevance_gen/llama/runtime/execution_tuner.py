@@ -134,9 +134,9 @@ class ExecutionTuner:
             self._n_threads = strategy.n_threads
 
     def _timings_of(self, n_rows: int, *, can_split: bool) -> _StepTimings:
-        """Return the timings of batches by their size.
+        """Return the timings of steps of about `n_rows` rows.
 
-        Larger batches are grouped by their size's power of two.
+        The sizes of larger batches are grouped by powers of two.
         """
         size = n_rows
         if n_rows > _MAX_SPLIT_ROWS:

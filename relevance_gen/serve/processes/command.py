@@ -12,7 +12,7 @@ from pathlib import Path
 from limits.errors import ConfigurationError
 
 from relevance_gen.errors import to_install
-from relevance_gen.llama.model_files.resolve import NO_MODEL, files_of, refuse_no_model
+from relevance_gen.llama.model_files.resolve import NO_MODEL, check_model_exists, files_of
 from relevance_gen.serve import flags
 from relevance_gen.serve.http.access import auth
 from relevance_gen.serve.http.access.rate_limit import RateLimit
@@ -118,7 +118,7 @@ def _check_models(settings: Settings) -> None:
     for models in settings.models.values():
         for model in models:
             if model.file is not None:
-                refuse_no_model(model.file)
+                check_model_exists(model.file)
             n_bytes = sum(path.stat().st_size for path in files_of(model.file))
             if settings.model_bytes is None or 0 < n_bytes <= settings.model_bytes:
                 continue
