@@ -298,11 +298,12 @@ class StreamingAttributor:
         return self._text[start : self._returned_end]
 
     def _certain_ends(self, *, is_last: bool) -> list[int]:
-        """Return the ends of further sentences that do not depend on the text that follows.
+        """Return the ends of further sentences that no later text can change.
 
-        The extreme continuations of a paragraph are program code, in which each line is a sentence,
-        and many short lines, in which the fewest lines are. If capitals follow in the text,
-        sentences begin with a capital.
+        The text is divided into sentences with two worst-case continuations: program code, after
+        which each line of the paragraph is a sentence, and short lines, after which the fewest
+        lines are sentences. While the text has no capital, it is also divided by the rule for text
+        without capitals. Ends that are equal in all these divisions are certain.
         """
         if is_last:
             ends = sentence_ends(self._text, is_lower_case=False if self._has_capital else None)

@@ -138,7 +138,7 @@ class _Chat:
 
 @frozen
 class _CompletionPrompt:
-    """Writes the request to a model that does not follow instructions, as the embedded model."""
+    """Writes the request to a model without instructions, such as the built-in model."""
 
     model: PromptModel
     question: str

@@ -319,7 +319,8 @@ class FileRanking(RerankStage):
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
         """Replace the scores of the best candidates by scores of their files.
 
-        The scores of all other results are scaled as the contributions of the best chunks are.
+        The scores of all other results are multiplied by the factor of the chunk scores among the
+        contributions to the new scores, so that both kinds of scores can be compared.
         """
         rows = self.candidate_rows(table)
         if not rows.size:

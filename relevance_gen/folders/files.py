@@ -108,9 +108,9 @@ class FileContent:
 def read_file(path: str, *, follow: bool) -> FileContent:
     """Return the content of a file of at most `MAX_BYTES`; a link is followed only if `follow`.
 
-    The fingerprint is None if it does not identify the content: the time of the last change is from
-    the kernel's clock and cannot be set, but a second change within the same tick does not alter
-    it, and a change during the read may or may not be part of the content.
+    The fingerprint is None if the file was changed during the read, or within one tick of the
+    kernel's clock before it: a second change within the same tick would not alter the time of the
+    last change, and so the fingerprint would not identify the content.
     """
     now_ns = time.time_ns()
     try:

@@ -78,9 +78,10 @@ class FolderIndex(BaseIndex):
 
     Args:
         root: the folder.
-        glob: patterns as in an ignore file, relative to the folder. A file must match one of them,
-            or must not match it if it begins with ``!``; the last pattern that matches decides,
-            also on hidden and ignored files.
+        glob: patterns as in an ignore file, relative to the folder. The last pattern that matches a
+            file decides: the file is included, or excluded if the pattern begins with ``!``. A file
+            that no pattern matches is excluded, unless all patterns begin with ``!``. Patterns also
+            include hidden and ignored files.
         types: names of file types, as in ``relevance-gen search --type-list``, of which a file must
             have one.
         hidden: whether to include names that begin with a dot.

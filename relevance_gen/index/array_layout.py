@@ -31,7 +31,10 @@ def _are_bounds(array: Array, size: int) -> bool:
 
 
 def _are_ends(array: Array, size: int) -> bool:
-    """Return whether an array has the ends of items, none empty, that cover [0, `size`)."""
+    """Return whether an array has the ends of items, none empty, that cover [0, `size`).
+
+    This is true if the array begins above 0, always ascends, and its last value is `size`.
+    """
     return _are_bounds(np.concatenate(([0], array)), size)
 
 

@@ -116,7 +116,7 @@ PREFIX = "relevance_gen_"
 
 
 class Layout:
-    """The columns of all series in the row of a process.
+    """The columns of all time series in the table of metrics, which has a row for each process.
 
     Args:
         endpoints: the endpoints by which requests are counted.

@@ -253,7 +253,9 @@ class GrammarSource:
 
 
 def grammar_source(request: GenerationRequest) -> GrammarSource:
-    """Return the constraint of a request, which must have a constraint.
+    """Return the constraint of a request as its field and its text, before compilation.
+
+    The request must have a constraint.
 
     Raises:
         InvalidRequestError: llguidance is not installed.

@@ -58,7 +58,7 @@ class ToolCallFormat:
     string_delimiter: str = ""
 
     def matches_template(self, template: str) -> bool:
-        """Return whether a chat template belongs to this family."""
+        """Return whether a chat template belongs to the model family that uses this format."""
         has_all = all(marker in template for marker in self.template_markers)
         return has_all and not any(marker in template for marker in self.excluded_markers)
 

@@ -392,9 +392,11 @@ def _bits(size: int, n_weighted: int) -> _Masks:
 
 
 def _idf_sums(idf: Sequence[float]) -> list[Floats]:
-    """Return for each byte of a mask a table from its 256 values to the sum of the words' idf.
+    """Return tables that give the idf sum of a set of query words, which a bit mask represents.
 
-    The idf of words is added in their order. The table of the last byte can be shorter.
+    Bit i of the mask stands for the word with ``idf[i]``. There is a table for each byte of the
+    mask, from its 256 values to the sum of the idf of its words, added in their order. The table of
+    the last byte can be shorter.
     """
     tables = []
     for start in range(0, max(len(idf), 1), 8):

@@ -75,7 +75,7 @@ class Reservation:
     """Memory, threads and a model that one request holds.
 
     The model is released when the context of `Call.reserve` ends. The memory is held until the
-    client has received the response: the response itself is the last part of it.
+    client has received the response, whose bytes are the last part of that memory.
 
     Attributes:
         seconds: time spent in parsing the body and in `run`, without waiting for a thread.
