@@ -15,7 +15,7 @@ import pytest
 
 from relevance_gen import ModelLoadError, generate
 from relevance_gen.llama.runtime import prebuilt
-from relevance_gen.llama.runtime.library import lib
+from relevance_gen.llama.runtime.library import lib, warn_of_older
 from tests.environments import ROOT, interpreter_with
 
 LIBRARY = Path(lib._lib._name)
@@ -30,6 +30,22 @@ only_x86_64 = pytest.mark.skipif(
     platform.machine().lower() not in ("x86_64", "amd64"),
     reason="sizes of structures are found on x86-64 only",
 )
+
+
+@pytest.mark.parametrize(
+    ("version", "is_older"),
+    [
+        ("0.3.35", True),
+        ("0.2.90", True),
+        ("0.3.36", False),
+        ("0.4.0", False),
+        ("0.3.36+cu12", False),
+    ],
+)
+def test_older_bindings_are_warned_of(version: str, is_older: bool, caplog: Any) -> None:
+    """A version of llama-cpp-python before 0.3.36 is a warning that names the remedy."""
+    warn_of_older(version)
+    assert ("pip install --upgrade llama-cpp-python" in caplog.text) == is_older
 
 
 def run(library: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:

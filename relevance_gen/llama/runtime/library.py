@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import re
 from collections import deque
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,24 @@ load_backends(lib)
 lib.llama_backend_init()
 aborts.install(lib._lib)
 aborts.install_terminate()
+
+
+_OLDEST_TESTED = "0.3.36"
+
+
+def warn_of_older(version: str) -> None:
+    """Log a warning if a version of llama-cpp-python is older than the oldest tested one."""
+    numbers = [int(part) for part in re.findall(r"\d+", version)[:3]]
+    if numbers < [int(part) for part in _OLDEST_TESTED.split(".")]:
+        _log.warning(
+            "llama-cpp-python %s is older than %s: concurrent requests can change each other's "
+            "texts; pip install --upgrade llama-cpp-python",
+            version,
+            _OLDEST_TESTED,
+        )
+
+
+warn_of_older(metadata.version("llama-cpp-python"))
 
 
 def last_errors() -> str:
