@@ -1,8 +1,8 @@
-"""The HTTP APIs that the server speaks: one module or package for each.
+"""The HTTP APIs that the server implements: one module or package for each.
 
 An adapter has one function for each kind of request. The function takes the parsed JSON, checks it,
-and returns the task for a service together with the presenter of the result: a function that
-returns the response, or for a stream an object such as `own.GenerationEvents`. It raises
+and returns the task for a service together with the writer of the response: a function from the
+result to the response, or for a stream an object such as `own.GenerationEvents`. It raises
 `InvalidRequestError` if a field is wrong or not supported; services check the chunks. A function
 such as `own.error` writes errors. If two adapters share a path, a field of the body selects one.
 Adapters depend neither on HTTP nor on how services work. A new adapter is a module in this package
@@ -14,4 +14,4 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 Operation: TypeAlias = tuple[Any, Any]
-"""A task for a service, and the presenter: a function or stream object that writes the response."""
+"""A task for a service, and the writer of the response: a function, or an object for a stream."""

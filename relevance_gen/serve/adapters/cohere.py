@@ -29,7 +29,7 @@ _strings = checks.Rule(
 
 @frozen
 class RelevantSpans:
-    """Which spans of a document to return: those with at least a score, in [0, 1]."""
+    """Options of relevant spans: only spans with a score of at least `threshold` are returned."""
 
     mode: str = field(validator=checks.one_of("enabled", "disabled"))
     threshold: float = fields.number(0, 1, default=0.1)
@@ -53,7 +53,7 @@ class RerankRequest:
     rank_fields: Sequence[str] | None = fields.optional(_strings)
 
     def enabled_spans(self) -> RelevantSpans | None:
-        """Return which spans are requested; None for no spans."""
+        """Return the options of the requested spans; None if no spans are requested."""
         if self.relevant_spans is None:
             return None
         spans = wire.structure(
@@ -118,7 +118,7 @@ class _RerankWriter:
 
 
 def read_rerank(body: object) -> Operation:
-    """Return task and presenter of a ``POST /v2/rerank``, ``/v1/rerank`` or ``/rerank`` request."""
+    """Check a ``POST`` rerank body; return its task and the writer of the response."""
     request = wire.structure(RerankRequest, body, is_lenient=True)
     fields = request.rank_fields or _DEFAULT_RANK_FIELDS
     documents = [

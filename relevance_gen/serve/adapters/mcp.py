@@ -18,7 +18,7 @@ _MAX_MESSAGE_BYTES = 4 << 20
 
 
 def read(body: object, headers: Iterable[tuple[bytes, bytes]]) -> Operation:
-    """Return task and presenter of a ``POST /mcp`` request.
+    """Check a ``POST /mcp`` body; return its task and the writer of the response.
 
     The service checks the parameters of the message.
 

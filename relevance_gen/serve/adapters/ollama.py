@@ -333,7 +333,7 @@ def _calls(completion: Completion) -> list[dict[str, object]]:
 def read_chat(
     body: object,
 ) -> tuple[GenerationTask, Callable[[Responses], object] | OllamaLines]:
-    """Return task and presenter of a ``POST /api/chat`` request.
+    """Check a ``POST /api/chat`` body; return its task and the writer of the response.
 
     Without messages, the task loads the model.
     """
@@ -352,7 +352,7 @@ def read_chat(
 def read_generate(
     body: object,
 ) -> tuple[GenerationTask, Callable[[Responses], object] | OllamaLines]:
-    """Return task and presenter of a ``POST /api/generate`` request.
+    """Check a ``POST /api/generate`` body; return its task and the writer of the response.
 
     Without a prompt, the task loads the model.
     """
@@ -380,7 +380,7 @@ def _ended_by(request: OllamaRequest, has_prompt: bool) -> str | None:
 
 
 def read_embed(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
-    """Return task and presenter of a ``POST /api/embed`` request."""
+    """Check a ``POST /api/embed`` body; return its task and the writer of the response."""
     request = wire.structure(OllamaEmbedRequest, body, is_lenient=True)
     if isinstance(body, dict) and body.get("dimensions"):
         raise _unsupported("dimensions")
@@ -388,7 +388,7 @@ def read_embed(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], obje
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise InvalidRequestError.must_be("input", "a string or a list of strings", request.input)
 
-    def present(embeddings: Embeddings) -> object:
+    def write_body(embeddings: Embeddings) -> object:
         return {
             "model": request.model,
             "embeddings": embeddings.vectors.tolist(),
@@ -396,18 +396,23 @@ def read_embed(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], obje
         }
 
     long_texts: LongTexts = "truncate" if request.truncate else "refuse"
-    return EmbeddingTask(texts, path="input", model=request.model, long_texts=long_texts), present
+    return EmbeddingTask(
+        texts, path="input", model=request.model, long_texts=long_texts
+    ), write_body
 
 
 def read_prompt_embed(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
-    """Return task and presenter of a ``POST /api/embeddings`` request, the old API for one text."""
+    """Check a ``POST /api/embeddings`` body; return its task and the writer of the response.
+
+    This is Ollama's old API, for one text.
+    """
     request = wire.structure(OllamaPromptEmbedRequest, body, is_lenient=True)
     task = EmbeddingTask([request.prompt], path="prompt", model=request.model)
     return task, lambda embeddings: {"embedding": embeddings.vectors[0].tolist()}
 
 
 def read_show(body: object) -> tuple[str, Callable[[ModelDetails], object]]:
-    """Return the model's name and the presenter of a ``POST /api/show`` request.
+    """Check a ``POST /api/show`` body; return the model's name and the writer of the response.
 
     Older clients send the model's name in the field ``name``.
     """

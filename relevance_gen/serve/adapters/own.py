@@ -42,10 +42,16 @@ def _read(
     index_fields: Sequence[str] = ("index",),
     removed: Sequence[str] = ("index",),
 ) -> JsonObject:
-    """Return the fields of a body with either `chunk_txts` or `index`, for `_task`.
+    """Check a body, and return its fields by name, with "query", "chunks" and "index".
 
-    The `index_fields` of a body with `index` are parsed as an `IndexRef`. An error for an unknown
-    field can suggest the `removed` fields, too.
+    A body has the chunks either in ``chunk_txts`` or in a stored index. In the second case the
+    result's "index" is an `IndexRef`, and its "chunks" are empty.
+
+    Args:
+        cls: the class of the body without a stored index, such as `SearchRequest`.
+        body: the parsed JSON.
+        index_fields: fields of the body that belong to the `IndexRef`.
+        removed: fields that are not in `cls`, but that an error for an unknown field may suggest.
     """
     index = None
     if isinstance(body, dict) and "index" in body:
@@ -63,7 +69,7 @@ def _read(
 
 
 def _task(cls: type[Any], values: JsonObject, **options: Any) -> Any:
-    """Return a task with the values that are its fields, and search parameters of the others."""
+    """Return a task whose fields come from `values`; options of a search become `SearchParams`."""
     values = values | options
     params_fields = attrs.fields_dict(SearchParams)
     params = SearchParams(**{name: values[name] for name in params_fields if name in values})
@@ -71,24 +77,24 @@ def _task(cls: type[Any], values: JsonObject, **options: Any) -> Any:
 
 
 def read_search(body: object) -> Operation:
-    """Return task and presenter of a ``POST /search`` request."""
+    """Check a ``POST /search`` body; return its task and the writer of the response."""
     values = _read(SearchRequest, body, index_fields=("index", "allow_partial"))
-    present = _present_with_confidence if values["confidence"] else wire.unstructure
-    return _task(SearchTask, values), present
+    write_body = _write_with_confidence if values["confidence"] else wire.unstructure
+    return _task(SearchTask, values), write_body
 
 
-def _present_with_confidence(response: types.SearchResponse) -> object:
+def _write_with_confidence(response: types.SearchResponse) -> object:
     metadata = attrs.evolve(response.metadata, confidence=response.confidence)
     return wire.unstructure(attrs.evolve(response, metadata=metadata))
 
 
 def read_explanation(body: object) -> Operation:
-    """Return task and presenter of a ``POST /explain`` request."""
+    """Check a ``POST /explain`` body; return its task and the writer of the response."""
     return _task(ExplanationTask, _read(ExplanationRequest, body)), wire.unstructure
 
 
 def read_compression(body: object) -> Operation:
-    """Return task and presenter of a ``POST /compress`` request."""
+    """Check a ``POST /compress`` body; return its task and the writer of the response."""
     values = _read(CompressionRequest, body)
     task = _task(CompressionTask, values, top_n=DEFAULT_NUM_CANDIDATES, rerank_top_n=0)
     return task, types.CompressionResponse.to_dict
@@ -97,7 +103,7 @@ def read_compression(body: object) -> Operation:
 def read_citation(
     body: object,
 ) -> Operation:
-    """Return task and presenter of a ``POST /cite`` request."""
+    """Check a ``POST /cite`` body; return its task and the writer of the response."""
     request = wire.structure(CitationRequest, body)
     task = CitationTask(request.text, request.chunk_txts)
     return task, lambda sentences: {"citations": wire.unstructure(sentences)}
@@ -106,13 +112,13 @@ def read_citation(
 def read_extraction(
     body: object,
 ) -> Operation:
-    """Return task and presenter of a ``POST /extract`` request."""
+    """Check a ``POST /extract`` body; return its task and the writer of the response."""
     request = wire.structure(ExtractionRequest, body)
     return ExtractionTask(request.content, request.name), wire.unstructure
 
 
 def read_prompt(body: object) -> Operation:
-    """Return task and presenter of a ``POST /prompt`` request."""
+    """Check a ``POST /prompt`` body; return its task and the writer of the response."""
     values = _read(PromptRequest, _without_model(body), removed=("index", "model"))
     options = PromptOptions(
         values["query"], values["copy"], values["min_confidence"], _model_name(body)
@@ -136,7 +142,7 @@ def _without_model(body: object) -> object:
 
 
 def read_generation(body: object) -> Operation:
-    """Return task and presenter of a ``POST /generate`` request."""
+    """Check a ``POST /generate`` body; return its task and the writer of the response."""
     return _generation(body), lambda responses: wire.unstructure(responses[0])
 
 
@@ -147,7 +153,7 @@ def _generation(body: object) -> GenerationTask:
 
 
 def read_stream(body: object) -> Operation:
-    """Return task and presenter of a ``POST /generate_stream`` request."""
+    """Check a ``POST /generate_stream`` body; return its task and the writer of the response."""
     return _generation(body), GenerationEvents()
 
 

@@ -41,7 +41,7 @@ class TextsRequest:
 
 
 def read_rerank(body: object) -> Operation:
-    """Return task and presenter of a ``POST /rerank`` request whose body has ``texts``."""
+    """Check a ``POST /rerank`` body; return its task and response writer."""
     request = wire.structure(TextsRequest, body, is_lenient=True)
     texts = request.texts
     for index, text in enumerate(texts):
@@ -50,7 +50,7 @@ def read_rerank(body: object) -> Operation:
     params = SearchParams(request.query, max(1, n_results), true_order=False, rerank_top_n=None)
     task = SearchTask(params, texts, path="texts", blank="skip", reranker=request.model)
 
-    def present(response: SearchResponse) -> object:
+    def write_body(response: SearchResponse) -> object:
         rows = []
         for index, result in every_chunk(response, len(texts))[:n_results]:
             row: JsonObject = {
@@ -62,7 +62,7 @@ def read_rerank(body: object) -> Operation:
             rows.append(row)
         return rows
 
-    return task, present
+    return task, write_body
 
 
 def error(kind: str, message: str, _field: str | None) -> JsonObject:

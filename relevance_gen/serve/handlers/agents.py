@@ -13,11 +13,11 @@ async def mcp(call: Call) -> web.StreamResponse:
     """Answer a message of an agent."""
     check_offers(call.service.settings)
     async with call.reserve(costs.AGENTS) as reservation:
-        message, present = await reservation.read_body(call.request.raw_headers)
+        message, write_body = await reservation.read_body(call.request.raw_headers)
         await call.service.searcher.refresh(message.index, call.client)
         answer = await reservation.answer(
             lambda: _reply(call, message),
-            present,
+            write_body,
             costs.AGENTS.flat,
             lambda reply: costs.AGENTS.of(char=len(reply.body)),
         )

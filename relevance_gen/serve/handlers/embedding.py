@@ -18,8 +18,8 @@ async def embed(call: Call) -> web.StreamResponse:
             "cannot be used: this server has no encoder", "model", remedy="start it with --encoder"
         )
     async with call.reserve(costs.EMBEDDING) as reservation:
-        task, present = await reservation.read_body()
+        task, write_body = await reservation.read_body()
         reservation.memory.resize(sum(map(sys.getsizeof, task.texts)))
         embeddings = await call.service.embedder.embed(task)
         n_bytes = costs.EMBEDDING.of(vector_component=embeddings.vectors.size)
-        return await reservation.respond(embeddings, present, n_bytes)
+        return await reservation.respond(embeddings, write_body, n_bytes)

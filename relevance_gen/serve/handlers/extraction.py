@@ -13,7 +13,7 @@ from relevance_gen.serve.http.resources import costs
 async def extract(call: Call) -> web.StreamResponse:
     """Extract the text of a document."""
     async with call.reserve(costs.EXTRACTION) as reservation:
-        task, present = await reservation.read_body()
+        task, write_body = await reservation.read_body()
         work = partial(call.service.extractor.extract, task)
-        answer = await reservation.answer(work, present, costs.EXTRACTION.flat)
+        answer = await reservation.answer(work, write_body, costs.EXTRACTION.flat)
         return answer.response

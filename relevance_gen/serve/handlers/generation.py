@@ -42,13 +42,13 @@ async def respond(call: Call) -> web.StreamResponse:
 async def _generate(call: Call, cost: Cost) -> web.StreamResponse:
     """Lease the model, render a conversation, and answer with the generation."""
     async with call.reserve(cost) as reservation:
-        task, present = await reservation.read_body()
+        task, write_body = await reservation.read_body()
         backend = await reservation.lease_model(task.model)
         context = attrs.evolve(task.context, client=call.client)
         task = attrs.evolve(task, backend=backend, context=context)
         if task.conversation is not None:
             task = await reservation.run(partial(call.service.generator.render, task))
-        return await _respond(call, reservation, cost, task, present)
+        return await _respond(call, reservation, cost, task, write_body)
 
 
 def _require_model(call: Call) -> None:
@@ -60,13 +60,13 @@ def _require_model(call: Call) -> None:
 
 
 async def _respond(
-    call: Call, reservation: Reservation, cost: Cost, task: GenerationTask, present: Any
+    call: Call, reservation: Reservation, cost: Cost, task: GenerationTask, write_body: Any
 ) -> web.StreamResponse:
     """Run a generation, and answer with its events or with its complete responses."""
     reservation.memory.resize(costs.queued_task_bytes(task))
     with reservation.budget():
-        if not callable(present):
-            return await stream_generation(call, reservation, cost, task, present)
+        if not callable(write_body):
+            return await stream_generation(call, reservation, cost, task, write_body)
         responses = await call.service.generator.complete(task)
         n_bytes = cost.of_responses(responses, task)
-        return await reservation.respond(responses, present, n_bytes)
+        return await reservation.respond(responses, write_body, n_bytes)

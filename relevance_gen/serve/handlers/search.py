@@ -35,11 +35,11 @@ async def compress(call: Call) -> web.StreamResponse:
 async def _answer(call: Call, cost: Cost, work: Callable[..., Any]) -> web.StreamResponse:
     """Answer with the result of `work` on a task, a client and a report."""
     async with call.reserve(cost) as reservation:
-        task, present = await reservation.read_body()
+        task, write_body = await reservation.read_body()
         await call.service.searcher.refresh(task.index, call.client)
         report = SearchReport()
         run = partial(work, task, call.client, report)
-        answer = await reservation.answer(run, present, cost.of_task(task))
+        answer = await reservation.answer(run, write_body, cost.of_task(task))
         if isinstance(task, SearchTask):
             _count_search(call.service.metrics, task, answer.result, reservation.seconds)
         answer.response.headers.update(report.headers)
@@ -49,10 +49,10 @@ async def _answer(call: Call, cost: Cost, work: Callable[..., Any]) -> web.Strea
 async def cite(call: Call) -> web.StreamResponse:
     """Find the sentences of chunks that support the sentences of a text."""
     async with call.reserve(costs.CITATION) as reservation:
-        task, present = await reservation.read_body()
+        task, write_body = await reservation.read_body()
         n_bytes = costs.CITATION.of(chunk=len(task.chunks))
         work = partial(call.service.searcher.cite, task)
-        answer = await reservation.answer(work, present, n_bytes)
+        answer = await reservation.answer(work, write_body, n_bytes)
         return answer.response
 
 
@@ -61,7 +61,7 @@ async def prompt(call: Call) -> web.StreamResponse:
     service, client = call.service, call.client
     # The only thread of the request's own pool must stay free for generations.
     async with call.reserve(costs.PROMPT, threads="search") as reservation:
-        task, present = await reservation.read_body()
+        task, write_body = await reservation.read_body()
         await service.searcher.refresh(task.index, client)
         backend = await reservation.lease_model(task.options.model)
         report = SearchReport()
@@ -71,7 +71,7 @@ async def prompt(call: Call) -> web.StreamResponse:
         reservation.memory.resize(costs.search_results_bytes(response))
         written = await service.generator.prompt(task.options, response, backend)
         n_bytes = costs.PROMPT.of_prompt(written)
-        answer = await reservation.respond(written, present, n_bytes)
+        answer = await reservation.respond(written, write_body, n_bytes)
         answer.headers.update(report.headers)
         return answer
 

@@ -107,11 +107,11 @@ async def ollama_running_models(call: Call) -> web.StreamResponse:
 async def ollama_model(call: Call) -> web.StreamResponse:
     """Answer POST /api/show."""
     async with call.reserve(costs.MODEL_DETAILS) as reservation:
-        name, present = await reservation.read_body()
+        name, write_body = await reservation.read_body()
         name = name.removesuffix(":latest")
         for model in await _model_details(call.service):
             if model.name.removesuffix(":latest") == name:
-                return await reservation.respond(model, present, costs.MODEL_DETAILS.flat)
+                return await reservation.respond(model, write_body, costs.MODEL_DETAILS.flat)
     raise _unknown_model()
 
 

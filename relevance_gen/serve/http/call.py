@@ -95,7 +95,7 @@ class Reservation:
         return self._body.memory
 
     async def read_body(self, *extra: object) -> tuple[Any, Any]:
-        """Parse the body, and return the task and the presenter that the route's adapter reads.
+        """Parse the body, and return the task and the response writer that the route's adapter reads.
 
         A small body is parsed on the event loop, which is faster than passing it to a thread. At
         least half of the pool's memory must be free for that, so that requests whose bodies are
@@ -155,7 +155,7 @@ class Reservation:
     async def answer(
         self,
         work: Callable[[], T],
-        present: Callable[[T], object],
+        write_body: Callable[[T], object],
         n_bytes: int = 0,
         bytes_of_result: Callable[[T], int] = lambda _: 0,
     ) -> Answer[T]:
@@ -163,26 +163,26 @@ class Reservation:
 
         Args:
             work: the operation.
-            present: returns the body of the response for a result: bytes, or a value for JSON.
+            write_body: returns the body of the response for a result: bytes, or a value for JSON.
             n_bytes: memory to acquire before `work`; see `run`.
             bytes_of_result: returns the memory to acquire before the response is made.
         """
 
-        def work_and_present() -> Answer[T]:
+        def work_and_write() -> Answer[T]:
             result = work()
             self.memory.acquire(bytes_of_result(result), self._pool.memory_timeout_s)
-            return Answer(result, self._make_response(result, present))
+            return Answer(result, self._make_response(result, write_body))
 
-        return await self.run(work_and_present, n_bytes)
+        return await self.run(work_and_write, n_bytes)
 
     async def respond(
-        self, result: T, present: Callable[[T], object], n_bytes: int
+        self, result: T, write_body: Callable[[T], object], n_bytes: int
     ) -> web.Response:
         """Make the response to the request from the result of an operation.
 
         Args:
             result: the result.
-            present: returns the body of the response: bytes, or a value for JSON.
+            write_body: returns the body of the response: bytes, or a value for JSON.
             n_bytes: memory that is acquired to make the response. If it exceeds
                 `LOOP_LIMIT_BYTES`, the response is made in a thread.
         """
@@ -190,13 +190,13 @@ class Reservation:
         def make_response() -> web.Response:
             with self.memory:
                 self.memory.acquire(n_bytes)
-                return self._make_response(result, present)
+                return self._make_response(result, write_body)
 
         return await run_off_loop(make_response, n_bytes)
 
-    def _make_response(self, result: T, present: Callable[[T], object]) -> web.Response:
-        presented = present(result)
-        body = presented if isinstance(presented, bytes) else wire.serialize(presented)
+    def _make_response(self, result: T, write_body: Callable[[T], object]) -> web.Response:
+        written = write_body(result)
+        body = written if isinstance(written, bytes) else wire.serialize(written)
         encoded, headers = encode(body, self._coding)
         self.memory.resize(len(encoded))
         return web.Response(body=encoded, content_type="application/json", headers=headers)

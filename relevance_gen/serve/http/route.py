@@ -16,10 +16,10 @@ from relevance_gen.serve.http.http_errors import WriteError
 Handler: TypeAlias = Callable[[Any], Awaitable[web.StreamResponse]]
 """An async function that answers a `Call`."""
 ReadBody: TypeAlias = Callable[..., tuple[Any, Any]]
-"""An adapter's function from parsed JSON to a task and its presenter.
+"""An adapter's function that checks parsed JSON, and returns a task and a response writer.
 
-The presenter is a function from the task's result to the JSON of the response, or, for a stream,
-an `application.Events`.
+The writer is a function from the task's result to the JSON of the response, or, for a stream, an
+`application.Events`.
 """
 
 

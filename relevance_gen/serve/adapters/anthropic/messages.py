@@ -154,7 +154,7 @@ class MessagesRequest:
 
 
 def read(body: object) -> Operation:
-    """Return task and presenter of a ``POST /v1/messages`` request."""
+    """Check a ``POST /v1/messages`` body; return its task and the writer of the response."""
     for name in _REFUSED:
         if isinstance(body, dict) and body.get(name):
             raise InvalidRequestError(
@@ -179,7 +179,7 @@ def read(body: object) -> Operation:
 
 
 def read_count(body: object) -> Operation:
-    """Return task and presenter of a ``POST /v1/messages/count_tokens`` request."""
+    """Check a ``POST /v1/messages/count_tokens`` body; return its task and response writer."""
     task, _ = read(body)
     task = attrs.evolve(task, context=attrs.evolve(task.context, count_only=True))
     return task, lambda responses: {"input_tokens": responses[0].prompt_tokens}

@@ -140,7 +140,7 @@ class ChatRequest(SamplingRequest):
 
 
 def read(body: object) -> Operation:
-    """Return task and presenter of a ``POST /v1/chat/completions`` request."""
+    """Check a ``POST /v1/chat/completions`` body; return its task and response writer."""
     request = read_as(ChatRequest, body, _REFUSED)
     names = _FIELD_NAMES | request.schema_names
     if request.top_logprobs and not request.logprobs:

@@ -58,7 +58,7 @@ class CompletionRequest(SamplingRequest):
 
 
 def read(body: object) -> Operation:
-    """Return task and presenter of a ``POST /v1/completions`` request."""
+    """Check a ``POST /v1/completions`` body; return its task and the writer of the response."""
     request = read_as(CompletionRequest, body, _REFUSED)
     names = _FIELD_NAMES | request.schema_names
     prompts = _prompts(request)

@@ -39,7 +39,7 @@ class EmbeddingsRequest:
 
 
 def read(body: object) -> Operation:
-    """Return task and presenter of a ``POST /v1/embeddings`` request."""
+    """Check a ``POST /v1/embeddings`` body; return its task and the writer of the response."""
     request = read_as(EmbeddingsRequest, body, {"dimensions": NEVER})
     texts = [request.input] if isinstance(request.input, str) else request.input
     if not isinstance(texts, list) or not texts:
@@ -50,12 +50,12 @@ def read(body: object) -> Operation:
             allowed = "a string: this server does not accept token ids"
             raise InvalidRequestError.must_be(f"input[{index}]", allowed, text)
 
-    def present(embeddings: Embeddings) -> object:
+    def write_body(embeddings: Embeddings) -> object:
         data = [
             {
                 "object": "embedding",
                 "index": index,
-                "embedding": _present_vector(vector, request.encoding_format),
+                "embedding": _write_vector(vector, request.encoding_format),
             }
             for index, vector in enumerate(embeddings.vectors)
         ]
@@ -65,10 +65,10 @@ def read(body: object) -> Operation:
 
     kind = _KINDS[request.input_type] if request.input_type else None
     long_texts: LongTexts = "mean" if request.enable_chunked_processing else "refuse"
-    return EmbeddingTask(texts, kind, "input", request.model, long_texts), present
+    return EmbeddingTask(texts, kind, "input", request.model, long_texts), write_body
 
 
-def _present_vector(vector: Vectors, encoding_format: str) -> object:
+def _write_vector(vector: Vectors, encoding_format: str) -> object:
     if encoding_format == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
     return vector.tolist()

@@ -88,7 +88,7 @@ top_logprobs = checks.integer(0, MAX_TOP_LOGPROBS)
 
 
 def _forwarded() -> Any:
-    """Return a field that `GenerationRequest` has under the same name, and checks."""
+    """Return a field that is passed on unchanged: `GenerationRequest` checks its value."""
     return field(default=None, metadata={"forwarded": True})
 
 

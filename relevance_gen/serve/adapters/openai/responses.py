@@ -141,7 +141,7 @@ class ResponsesRequest(SamplingRequest):
 
 
 def read(body: object) -> Operation:
-    """Return task and presenter of a ``POST /v1/responses`` request."""
+    """Check a ``POST /v1/responses`` body; return its task and the writer of the response."""
     request = read_as(ResponsesRequest, body, _REFUSED)
     if _LOGPROBS in request.include:
         raise InvalidRequestError(

@@ -54,7 +54,7 @@ def whole(identity: JsonObject, choices: list[JsonObject], responses: Responses)
 
 
 def ending(completion: Completion, logprobs: JsonObject | None) -> JsonObject:
-    """Return the last fields of a choice."""
+    """Return the fields of a choice that are known when its sample has ended."""
     return {"logprobs": logprobs, "finish_reason": _FINISH_REASONS[completion.finish_reason]}
 
 
