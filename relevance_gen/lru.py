@@ -44,7 +44,10 @@ class LruCache(Generic[Value]):
         forks.register(self)
 
     def renew_after_fork(self) -> None:
-        """Create the lock again, and complete a change that another thread had begun."""
+        """Create the lock again, and compute `nbytes` again from the entries.
+
+        A thread of the parent process may have held the lock between changing one and the other.
+        """
         self._lock = threading.Lock()
         self.nbytes = sum(n_bytes for _, n_bytes in self._entries.values())
 

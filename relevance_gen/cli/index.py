@@ -122,7 +122,10 @@ def _write(
     models: SearchModels,
     progress: _BuildProgress,
 ) -> int:
-    """Write an index to a file, a folder or an address, and return the number of chunks."""
+    """Build an index, or add chunks to one with ``--add``; return the number of chunks.
+
+    A location that is a folder or an address gets an index in shards, any other one a single file.
+    """
     records = {
         "text": "text" if args.text is None else args.text,
         "title": "title" if args.title is None else args.title,

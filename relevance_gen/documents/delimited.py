@@ -61,9 +61,16 @@ def _rows(
     *,
     has_quotes: bool,
 ) -> Iterator[str]:
-    """Yield the lines of `table_text`: the rows, and blank lines for the further lines of a record.
+    """Yield one line of text for each line of the file, so that line numbers stay the same.
 
-    With `has_quotes`, quotation marks enclose cells; otherwise they are characters of cells.
+    The first line of a record becomes its cells, with the names of their columns. A record with
+    line breaks in its cells has further lines; each of these becomes an empty line.
+
+    Args:
+        text: the content of a file of delimited values.
+        delimiter: the character between cells.
+        max_chars: maximum number of characters of all yielded lines.
+        has_quotes: whether quotation marks enclose cells; otherwise they are characters of cells.
 
     Raises:
         csv.Error: a line or a record is too long.

@@ -93,7 +93,10 @@ def members_of(content: bytes) -> frozenset[str]:
 
 @frozen
 class _ListedMember:
-    """A slide or sheet that a main document lists: its name, "" for a slide, and its member."""
+    """A slide or sheet that a main document lists.
+
+    It has the name of the sheet, "" for a slide, and the name of the archive member with its content.
+    """
 
     name: str
     member: str

@@ -35,9 +35,14 @@ class SharedModel(Generic[Model]):
         jobs: Jobs,
         **own: Any,
     ) -> None:
-        """Load `model` in the thread.
+        """Start a thread that loads a model, and wait until the model is loaded.
 
-        `own` are the arguments of the subclass that are not in `options`.
+        Args:
+            model: the path of a GGUF file, or the name of a model on the Hugging Face hub.
+            options: the options of loading.
+            load: called in the thread with the path of the file and `options`; returns the model.
+            jobs: the queue of jobs that the thread serves.
+            own: arguments of the subclass that `options` does not contain; pickling stores them.
         """
         model_source.check("model", model)
         self._reopen = functools.partial(

@@ -185,9 +185,10 @@ class FolderSnapshot(BaseIndex):
         return evolve(response, results=tuple(results))
 
     def _without_metadata(self, params: SearchParams) -> SearchParams:
-        """Return search parameters whose filter is a mask, and `distinct` key group numbers.
+        """Return search parameters that need no metadata, because the index stores none.
 
-        The index itself stores no metadata. When ranking files, each file is a group by default.
+        `where` is replaced by a mask of the chunks, and `distinct` by the group of each chunk. If
+        files are ranked and `distinct` is not set, the chunks of each file are a group.
         """
         where = params.where
         distinct = params.distinct

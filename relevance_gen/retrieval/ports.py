@@ -232,7 +232,10 @@ class InventoryRequest:
 
 @frozen(eq=False)
 class Inventory:
-    """Facts about the stored chunks, which do not depend on a query."""
+    """Facts about the stored chunks: number, positions, metadata keys and a sample of hashes.
+
+    Facts that an `InventoryRequest` does not request are not computed. No fact depends on a query.
+    """
 
     n_chunks: int
     """Number of chunks in the segments that responded."""

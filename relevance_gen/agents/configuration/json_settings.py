@@ -115,7 +115,10 @@ class _SettingsParser:
         return items
 
     def _begins_item(self, close: str, *, is_first: bool) -> bool:
-        """Return whether another item begins here; otherwise skip the end, `close`."""
+        """Return whether another item of a list or an object follows.
+
+        The comma before the item is skipped; if no item follows, the bracket `close` is.
+        """
         self._skip_space()
         if self._accept(close):
             return False

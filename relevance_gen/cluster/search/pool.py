@@ -379,10 +379,13 @@ class SearcherPool:
                     self._searchers[ready_searcher.name] = ready_searcher
 
     def _await_first(self) -> None:
-        """Wait at most `_START_TIMEOUT_S` for all searchers, then until at least one is ready.
+        """Wait until at least one searcher is ready.
+
+        Searchers start in rounds. A round ends when all starting searchers are ready, or after
+        `_START_TIMEOUT_S`; the first round in which a searcher was ready is the last one.
 
         Raises:
-            ClusterError: no searcher is ready after `START_S`.
+            ClusterError: no searcher was ready in the rounds of `START_S` seconds.
         """
         deadline_s = time.monotonic() + START_S
         while not self._searchers:

@@ -12,7 +12,9 @@ from relevance_gen.types import ContentPart, FinishReason
 
 
 def merge_parts(pieces: Sequence[ContentPart]) -> tuple[ContentPart, ...]:
-    """Merge the streamed pieces of a turn into its complete parts, in order of their `index`.
+    """Merge pieces with the same `index` into one part; return the parts of a turn.
+
+    Parts are in the order in which their first pieces were streamed, which is the order of `index`.
 
     >>> merge_parts([ContentPart("text", "He", 0), ContentPart("text", "llo", 0)])
     (ContentPart(kind='text', text='Hello', index=0, name='', id=''),)

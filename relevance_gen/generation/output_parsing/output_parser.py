@@ -248,7 +248,11 @@ class OutputParser:
         self._pending_space.append(text[len(stripped) :])
 
     def _begin(self, state: PartKind) -> None:
-        """End the current part, and expect a part of another kind after a marker."""
+        """End the current part, and set the state and the opening markers to expect next.
+
+        It is called when a marker was removed from the buffer, and when the arguments of a call
+        have ended, with or without a closing marker.
+        """
         self._state = state
         self._kind = None
         self._pending_space = []

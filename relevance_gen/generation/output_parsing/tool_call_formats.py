@@ -324,7 +324,7 @@ and most other models."""
 
 
 def _marker_texts() -> Iterable[str]:
-    """Yield all texts of these formats that may contain special tokens."""
+    """Yield the texts of all tables of this module that may contain special tokens."""
     openings = []
     for tool_calls in TOOL_CALL_FORMATS:
         openings += [*tool_calls.first_openings, *tool_calls.next_openings]

@@ -181,7 +181,7 @@ def match_indices(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.
 def live_inflections(
     postings: Postings, term_id: int, word: str, *, by_prefix: bool
 ) -> Inflections:
-    """Return the first `MAX_FORMS` + 1 terms of `find_inflections` that occur in a chunk.
+    """Return at most `MAX_FORMS` + 1 terms of `find_inflections`, in ordinal order.
 
     Terms that occur only in removed chunks are left out. The arguments are as for
     `find_inflections`.
@@ -190,19 +190,21 @@ def live_inflections(
 
 
 def find_prefixed(postings: Postings, term_id: int, prefix: str) -> Inflections:
-    """Return the terms that begin with a prefix of at least three letters, and occur in a chunk.
+    """Return the terms that begin with a prefix: the first `MAX_FORMS` + 1, in ordinal order.
+
+    Terms that occur only in removed chunks are left out.
 
     Args:
         postings: the postings of the segment.
-        term_id: id of the prefix as a term.
-        prefix: its normalized spelling.
+        term_id: the id that the prefix has if it is itself a term.
+        prefix: its normalized spelling, at least three letters; the caller ensures the length.
     """
     term_ords = concat(postings.lexicon.find_beginning(term_id, prefix.encode()), np.int64)
     return _live(postings, Inflections(term_ords))
 
 
 def _live(postings: Postings, inflections: Inflections) -> Inflections:
-    """Return the first `MAX_FORMS` + 1 terms that occur in a chunk that was not removed."""
+    """Remove terms that occur only in removed chunks; return the first `MAX_FORMS` + 1 others."""
     if postings.live is not None and inflections.term_ords.size:
         inflections = inflections.take(postings.df(inflections.term_ords) > 0)
     # One inflection too many is sufficient to detect a crowded word; more would only use memory.

@@ -208,12 +208,15 @@ STORED_FIELDS: Final = StoredFields()
 
 @frozen
 class TermPrefixes(FeatureSpec):
-    """A feature spec: the prefixes of the words of chunks, except stop words, as `SparseVector`."""
+    """A feature spec: a hash of the first five letters of each word, except stop words.
+
+    `hash_prefixes` computes the hashes, so that different forms of a word often have equal ones.
+    """
 
     max_chunks = MAX_CHUNKS
 
     def extract(self, batch: ChunkBatch) -> SparseVector:
-        """Return the word prefixes of each chunk.
+        """Return the prefixes of the words of each chunk, one entry for each occurrence.
 
         If the segment stores no occurrences, and no other feature has read the tokens of the batch,
         the texts are tokenized again.

@@ -65,8 +65,8 @@ class WeightedTerms:
         return weighted
 
     @property
-    def has_stop_words_only(self) -> bool:
-        """Whether the query has words other than stop words, and none of them is in a chunk."""
+    def only_stop_words_match(self) -> bool:
+        """Whether only stop words of the query are in chunks, although it has other words, too."""
         has_content_words = False
         for n_chunks, term in zip(self.df, self.query.terms, strict=True):
             if not term.stop:

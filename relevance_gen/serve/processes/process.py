@@ -70,7 +70,8 @@ class ProcessSpec:
 
     Attributes:
         settings: the settings of the server.
-        key_digests: digests of the keys that are always valid.
+        key_digests: digests of the API keys of the environment, or of the generated key. They are
+            valid until the process ends; the keys of a key file can change.
         role: "alone" does everything; "front", a worker, searches and forwards generations; "model"
             generates for the workers.
         listener: the socket to serve, bound and listening.

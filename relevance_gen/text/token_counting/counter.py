@@ -245,7 +245,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Yield pieces of `text` of at most `PIECE_CHARS`, by the rule that `TokenCounter` states."""
+    """Divide a long text as `TokenCounter` describes; yield pieces of at most `PIECE_CHARS`."""
     start = 0
     while len(text) - start > PIECE_CHARS:
         end = start + PIECE_CHARS
