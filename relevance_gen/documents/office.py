@@ -95,7 +95,7 @@ def members_of(content: bytes) -> frozenset[str]:
 class _ListedMember:
     """A slide or sheet that a main document lists.
 
-    It has the name of the sheet, "" for a slide, and the name of the archive member with its content.
+    It has the name of the sheet, "" for a slide, and the name of the archive member.
     """
 
     name: str

@@ -42,7 +42,7 @@ class SharedModel(Generic[Model]):
             options: the options of loading.
             load: called in the thread with the path of the file and `options`; returns the model.
             jobs: the queue of jobs that the thread serves.
-            own: arguments of the subclass that `options` does not contain; pickling stores them.
+            own: further arguments of the subclass, used only to create it again when unpickling.
         """
         model_source.check("model", model)
         self._reopen = functools.partial(

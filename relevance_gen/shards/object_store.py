@@ -209,7 +209,7 @@ def _call_with_timeout(
     """Return the result of a call to a store.
 
     With `slots`, a thread makes the call and holds a slot until the call ends, which may be after
-    the time limit.
+    the time limit. Without `slots`, the time is not limited; `call` must have its own limit.
 
     Raises:
         OSError: the call failed, or did not end in time.

@@ -324,7 +324,10 @@ and most other models."""
 
 
 def _marker_texts() -> Iterable[str]:
-    """Yield the texts of all tables of this module that may contain special tokens."""
+    """Yield the marker texts of all formats of tool calls and reasoning.
+
+    These texts may contain special tokens.
+    """
     openings = []
     for tool_calls in TOOL_CALL_FORMATS:
         openings += [*tool_calls.first_openings, *tool_calls.next_openings]

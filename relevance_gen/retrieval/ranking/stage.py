@@ -65,8 +65,8 @@ class WeightedTerms:
         return weighted
 
     @property
-    def only_stop_words_match(self) -> bool:
-        """Whether only stop words of the query are in chunks, although it has other words, too."""
+    def matches_no_content_word(self) -> bool:
+        """Whether the query has words other than stop words, none of which occurs in a chunk."""
         has_content_words = False
         for n_chunks, term in zip(self.df, self.query.terms, strict=True):
             if not term.stop:
@@ -78,7 +78,10 @@ class WeightedTerms:
 
 @frozen
 class SelfMatch:
-    """The scores of a query that is matched against itself, used to normalize scores."""
+    """Values of a query that is matched against itself, from which its own score is computed.
+
+    The scores of chunks are divided by this score.
+    """
 
     cosine: float  # cosine of the query with itself as a chunk
     denominator: float  # the length normalization of that chunk, times the query's norm

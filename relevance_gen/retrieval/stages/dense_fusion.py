@@ -88,7 +88,7 @@ class DenseFusion(RerankStage):
 
         If every chunk is compared, matches of stop words alone score 0.
         """
-        if self.n_candidates is None and table.query.terms.only_stop_words_match:
+        if self.n_candidates is None and table.query.terms.matches_no_content_word:
             table.scores = np.zeros(table.scores.size)
         before = table.columns["before_dense_fusion"] = table.scores
         rows = self.candidate_rows(table)

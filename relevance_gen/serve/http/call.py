@@ -95,7 +95,7 @@ class Reservation:
         return self._body.memory
 
     async def read_body(self, *extra: object) -> tuple[Any, Any]:
-        """Parse the body, and return the task and the response writer that the route's adapter reads.
+        """Parse the body, and return the task and the response writer of the route's adapter.
 
         A small body is parsed on the event loop, which is faster than passing it to a thread. At
         least half of the pool's memory must be free for that, so that requests whose bodies are
