@@ -11,11 +11,12 @@ _EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
 def main() -> int:
-    """Run the command of the process's arguments, and return its exit status.
+    """Run the command that the arguments of this process name, and return its exit status.
 
-    Ctrl-C ends the process with status 130 and without a traceback: immediately while modules are
-    loaded, because numpy would report a broken installation; afterwards when the command has
-    cleaned up, without waiting for threads.
+    Ctrl-C ends the process with status 130 and without a traceback. While modules are imported, it
+    ends the process immediately: a `KeyboardInterrupt` inside the import of numpy would cause numpy
+    to report a broken installation. While the command runs, the command first cleans up; then the
+    process ends without waiting for other threads.
     """
     handler = signal.signal(signal.SIGINT, _exit_interrupted)
     if handler is not signal.default_int_handler:  # SIGINT is ignored, as in a background job

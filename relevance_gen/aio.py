@@ -1,7 +1,8 @@
 """Functions for asyncio: `generate`, `chat` and `ask` as coroutines, text streams, and `asearch`.
 
-The models run in their own threads, so these functions only wait without blocking the event loop.
-Cancelling a task cancels its request: the engine frees the slots of the request at its next step.
+The models run in their own threads, so these functions only wait and do not block the event loop.
+Cancelling a task cancels its request: before the model computes its next batch of tokens, the
+generation ends, and its place among the concurrent generations becomes free.
 """
 
 from __future__ import annotations
@@ -167,10 +168,11 @@ async def asearch(
 
 
 class AsyncTextStream(AsyncIterator[TextPiece]):
-    """The pieces of all samples of a request in order of arrival; then the response.
+    """An asynchronous iterator over the pieces of text of all samples of a request.
 
-    The request is submitted by the first step of the iteration. Iteration raises the error that
-    the request failed with, or `RequestCancelledError` after `cancel`. Use it as a context manager
+    The pieces are in order of arrival. After the last piece, the attribute `response` is set. The
+    request is submitted by the first step of the iteration. Iteration raises the error that the
+    request failed with, or `RequestCancelledError` after `cancel`. Use it as a context manager
     (``async with``) to cancel the request if the loop is left early.
 
     Attributes:
@@ -200,7 +202,11 @@ class AsyncTextStream(AsyncIterator[TextPiece]):
         raise StopAsyncIteration
 
     async def _start(self) -> Future[GenerationResponse]:
-        """Submit the request, and return its future; callbacks run in the thread of the model."""
+        """Submit the request in a thread, and return its future.
+
+        The thread of the model calls functions that pass each piece of text, and None at the end,
+        to the queue of pieces in the event loop.
+        """
         loop = asyncio.get_running_loop()
         pieces = self._pieces
 
@@ -217,7 +223,10 @@ class AsyncTextStream(AsyncIterator[TextPiece]):
         return future
 
     def cancel(self) -> None:
-        """Cancel the request unless it has ended; the engine frees its slots at its next step."""
+        """Cancel the request unless it has ended.
+
+        A running generation ends before the model computes its next batch of tokens.
+        """
         self._is_cancelled = True
         if self._future is not None:
             self._future.cancel()

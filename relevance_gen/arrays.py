@@ -201,14 +201,16 @@ def order_by_digits(
     n_digits: int,
     shift: int = 0,
 ) -> Counts:
-    """Return the indices that sort values by some of their bits; the order of equal bits is stable.
+    """Return the indices that sort values by adjacent 16-bit digits of the values.
 
-    Uses a radix sort by 16-bit digits, which is equally fast on every machine.
+    The sort is stable: values with equal digits keep their order. It is a radix sort, which is
+    equally fast on every machine.
 
     Args:
-        values: unsigned integers, fewer than 2³².
-        n_digits: number of digits to sort by, at least 1.
-        shift: bit at which the lowest of these digits starts.
+        values: unsigned integers; the array has fewer than 2³² elements.
+        n_digits: number of 16-bit digits to sort by, at least 1.
+        shift: index of the lowest bit of the lowest of these digits; bit 0 is the least
+            significant bit of a value.
     """
     first_digit = _digit(values, shift)
     order = np.argsort(first_digit, kind="stable").astype(np.uint32)

@@ -44,9 +44,10 @@ class LruCache(Generic[Value]):
         forks.register(self)
 
     def renew_after_fork(self) -> None:
-        """Create the lock again, and compute `nbytes` again from the entries.
+        """Replace the lock in a forked process, and compute `nbytes` again from the entries.
 
-        A thread of the parent process may have held the lock between changing one and the other.
+        A thread of the parent process may have held the lock while it changed the entries, and may
+        not have changed `nbytes` yet.
         """
         self._lock = threading.Lock()
         self.nbytes = sum(n_bytes for _, n_bytes in self._entries.values())

@@ -1,8 +1,9 @@
 """The Model Context Protocol by its official SDK: over stdio, or one message per HTTP request.
 
 The SDK implements both versions of the protocol: the handshake of 2025-11-25 and earlier, and the
-stateless requests of 2026-07-28. If a tool refuses its arguments, the error is an answer of the
-tool, which agents read, instead of a protocol error.
+stateless requests of 2026-07-28. If the arguments of a tool call are invalid, the error message is
+returned as the result of the call and not as a protocol error, because agents read the results of
+tool calls.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ class _ToolServer:
     """A server's handlers for the MCP messages that list tools and call a tool.
 
     Args:
-        load_tools: returns the tools that clients can call; called once, when they are needed.
+        load_tools: returns the tools that clients can call; called once, when they are first
+            needed.
         run: executes a tool call, in the calling thread or in another thread.
-        refresh: called with the name of an index before a tool call that names an index: begins to
-            refresh that index, and returns a function that waits for the refresh, or None.
+        refresh: called before each tool call whose argument ``index`` is a string, with that
+            string. It begins to refresh the index of that name, and returns either a function whose
+            result must be awaited until the refresh ends, or None if there is nothing to wait for.
     """
 
     def __init__(

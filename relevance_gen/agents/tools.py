@@ -1,9 +1,10 @@
 """The tools of agents: their parameters, descriptions and answers.
 
-Answers are text. Locations are written ``path:first-last``, or ``index[position]`` for results
-without a path. Each line follows its line number. The last line has the number of results that are
-shown. An answer has at most ``max_tokens`` tokens in the embedded encoding, without its last line;
-``ask`` has no such limit.
+Answers are text. A location is written ``path:first-last`` with line numbers, or
+``index[position]`` for a result without a path. Each line of a text is printed after its line
+number. The last line of an answer contains the number of results that are shown. The other lines
+of an answer have together at most ``max_tokens`` tokens, counted with the encoding that is part of
+this package; the answers of ``ask`` have no such limit.
 """
 
 from __future__ import annotations
@@ -164,7 +165,10 @@ class AgentTool:
         }
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Raise an `InvalidRequestError` if a name is not a parameter; suggest an offered one."""
+        """Raise an `InvalidRequestError` if one of `names` is not a parameter of this tool.
+
+        The message suggests a similar parameter of the schema, or lists all its parameters.
+        """
         parameters = attrs.fields_dict(self.call_type)
         for name in names:
             if name not in parameters:
@@ -187,7 +191,13 @@ class AgentTool:
 
 @frozen
 class _ShownLines:
-    """A range of lines that are shown: their indexes from `start` to before `end`, and tokens."""
+    """A range of the lines of a text that an answer shows.
+
+    Attributes:
+        start: index of the first line, from 0.
+        end: index after the last line.
+        n_tokens: number of tokens of these lines.
+    """
 
     start: int
     end: int
@@ -299,10 +309,12 @@ class Tools:
         return f"{''.join(shown)}{totals}; {found.searched} searched, {confidence}"
 
     def _best_lines(self, result: SearchResult, max_tokens: int) -> _CountedText:
-        """Return the lines of a result that fit into `max_tokens`, from its passage on.
+        """Return lines of the text of a result, with line numbers, in at most `max_tokens` tokens.
 
-        If there is room after the last line, lines before the passage are added. If not even the
-        first line of the passage fits, a part of that line is returned.
+        The lines begin with the first line of the result's passage, or with the first line of the
+        text without a passage. If all lines from there to the end of the text fit, lines before the
+        passage are added. If not even the first line of the passage fits, a part of that line is
+        returned.
         """
         text = result.chunk_txt
         lines = _number_lines(text, result.metadata.get("first_line"))

@@ -1,18 +1,20 @@
-"""Whether a sentence agrees with the text that supports it: in its numbers, names and negations.
+"""Tests whether a sentence agrees with the text that supports it.
 
 Two texts can share most words and contradict each other. A sentence agrees with a text if
 
-* each of its numbers occurs in the text; thousands separators are ignored, and the English words
-  for 0 to 12 count as numbers;
-* each of its capitalized words after the first occurs in the text; words are compared by their
-  first five letters, in any case;
-* it does not end in a loop, or the text does too;
-* the same words are negated in both. A negation such as "not", "nicht" or "не" negates the next
-  content word of its clause, or the previous one if none follows; in Chinese and Japanese the next
-  character. A sentence with a negation does not agree with a text without any.
+* each number of the sentence occurs in the text; thousands separators are ignored, and the English
+  words for 0 to 12 count as numbers;
+* each capitalized word of the sentence, except the sentence's first word, occurs in the text; words
+  are compared by their first five letters, and case is ignored;
+* the sentence does not end with repeated copies of one string (`asking.repetition.is_loop`), or the
+  text also does;
+* words that occur in both are negated in both or in neither. A negation such as "not", "nicht" or
+  "не" negates the next content word of its clause, or the previous one if none follows; in Chinese
+  and Japanese, it negates the next character. A sentence with a negation does not agree with a text
+  without any negation.
 
 Antonyms and swapped words that are neither numbers nor capitalized are not detected. Source: the
-rules are ours.
+rules were designed for this library.
 """
 
 from __future__ import annotations

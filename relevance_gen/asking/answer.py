@@ -63,7 +63,11 @@ class Source(PydanticSerializable):
 
 
 def attributor_of(sources: Sequence[Source]) -> Attributor:
-    """Return the attributor for the parts of chunks that are in the prompt."""
+    """Return an `Attributor`, which finds the supporting spans of sentences, for sources.
+
+    It searches only the parts of the chunks that are in the prompt; the positions of its spans
+    refer to the complete texts of the chunks.
+    """
     texts = [source.text for source in sources]
     return Attributor(texts, [source.start for source in sources])
 

@@ -53,8 +53,9 @@ Result = TypeVar("Result")
 class AnswerStream(Iterator[str]):
     """The text of an answer piece by piece; each piece ends with a sentence.
 
-    Leaving the context of the stream before its end cancels the generation. The text ends before a
-    repeated sentence, or if it ends in a loop.
+    Leaving the context of the stream before its end cancels the generation. The text ends before
+    the first sentence that repeats an earlier sentence, or when its last characters are copies of
+    one string, as `is_loop` detects them.
 
     Attributes:
         sources: the sources in the prompt of the model, available from the start.
@@ -145,7 +146,11 @@ class AnswerStream(Iterator[str]):
             self._has_response = False
 
     def _all_cited(self, pieces: Iterator[str]) -> Iterator[str | CitedSentence]:
-        """Yield text and citations up to the end of the first loop."""
+        """Yield parts of the text, and the sentences with their citations.
+
+        The generator ends after the piece at which the text ends with copies of one string, as
+        `is_loop` detects them, unless the text may repeat itself.
+        """
         cited = StreamingAttributor(attributor_of(self.sources))
         end = ""
         for piece in pieces:
@@ -263,10 +268,11 @@ def copies_without_model(
 
 
 def _default_neighbors(chunks: SearchableChunks) -> int | Neighborhood:
-    """Return the default of the search option `neighbors`.
+    """Return the default of the search option `neighbors` for chunks or an index.
 
-    For an index it is the index's own default. A list of chunks that all have the metadata key
-    ``path`` forms running texts, in which chunks of one file are neighbors; otherwise 0.
+    For an index, this is the index's own default. For a list in which all chunks have the metadata
+    key ``path``, it is a `Neighborhood` in which adjacent chunks with the same path are neighbors.
+    For all other chunks, it is 0.
     """
     if isinstance(chunks, BaseIndex):
         return chunks.default_neighbors

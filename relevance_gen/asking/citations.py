@@ -169,7 +169,7 @@ class Attributor:
         return tuple(cited)
 
     def _statement_of(self, span: CitedSpan) -> Statement:
-        """Return the statement of a span, which is read once."""
+        """Return the `Statement` of the text of a span; it is computed once and then stored."""
         key = CitedSpan(span.start, span.end, 1.0, span.source)
         if key not in self._statements:
             offset = self._offsets[span.source]
@@ -252,11 +252,17 @@ class StreamingAttributor:
         self._has_capital = False
 
     def add(self, piece: str, *, is_last: bool = False) -> list[str | CitedSentence]:
-        """Append a piece of the text; return parts of text, and the sentences that are complete.
+        """Append a piece to the text, and return its new parts and its new complete sentences.
 
-        A sentence with its citations follows the part with which it ends. The last few characters
-        are not returned while they may decide where a sentence ends. If only later lines of the
-        paragraph decide that, the sentence follows a later part.
+        A sentence is complete if later text cannot change its end. A complete sentence, with its
+        citations, is returned directly after the part that contains its end. The last few
+        characters of the text are held back until more text arrives, because a sentence can end in
+        them. The end of a sentence can also depend on later lines of its paragraph; then the
+        sentence is returned after these lines, by a later call.
+
+        Args:
+            piece: the next piece of the text.
+            is_last: whether no text follows; then nothing is held back.
         """
         n_before = len(self._text)
         self._text += piece
@@ -298,12 +304,14 @@ class StreamingAttributor:
         return self._text[start : self._returned_end]
 
     def _certain_ends(self, *, is_last: bool) -> list[int]:
-        """Return the ends of further sentences that no later text can change.
+        """Return the ends of sentences that no later text can change, after the cited sentences.
 
-        The text is divided into sentences with two worst-case continuations: program code, after
-        which each line of the paragraph is a sentence, and short lines, after which the fewest
-        lines are sentences. While the text has no capital, it is also divided by the rule for text
-        without capitals. Ends that are equal in all these divisions are certain.
+        Later lines can change how the lines of a paragraph are divided into sentences. Therefore
+        the text is divided twice, with two extreme continuations appended: lines of program code,
+        with which each line of the paragraph becomes a sentence, and short lines, with which as few
+        lines as possible become separate sentences. While the text has no capital letter, each of
+        the two is also divided by the rule for text without capitals. An end is returned if all
+        these divisions, and all their earlier ends, are equal.
         """
         if is_last:
             ends = sentence_ends(self._text, is_lower_case=False if self._has_capital else None)

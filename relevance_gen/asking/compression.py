@@ -44,7 +44,15 @@ _RESERVED_SENTENCES: Final = 256
 
 
 class _Sentence(NamedTuple):
-    """The span of a sentence of a chunk, and the end of the sentence before."""
+    """A sentence of a chunk.
+
+    Attributes:
+        sentence_ord: index of the sentence among all sentences of all chunks.
+        chunk_ord: index of the chunk.
+        previous_end: end of the sentence before it in the chunk; 0 for the first sentence.
+        start: start of the sentence in the text of the chunk.
+        end: end of the sentence in the text of the chunk.
+    """
 
     sentence_ord: int
     chunk_ord: int

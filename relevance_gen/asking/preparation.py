@@ -61,16 +61,26 @@ def prepare(
     template_variables: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> tuple[tuple[Source, ...], dict[str, Any]]:
-    """Select the sources of a prompt and write the request, from a search with ``spans``.
+    """Select the sources of a prompt, and return them and the arguments of the generation.
 
-    The results must be sorted best first. The further arguments are as in `ask`.
+    Args:
+        question: the question.
+        response: the response of a search with the option ``spans``; its results must be sorted
+            best first.
+        model: the model that answers.
+        copy: as in `ask`.
+        instructions: as in `ask`.
+        chat_template: as in `ask`.
+        template_variables: as in `ask`.
+        **fields: further fields of a `GenerationRequest`.
 
     Returns:
-        The sources, and the arguments of `Runner.chat` with ``messages``, or the fields of a
-        `GenerationRequest`.
+        The sources, and either the arguments of `Runner.chat`, with ``messages``, or the fields of
+        a `GenerationRequest`, with ``text``.
 
     Raises:
-        InvalidRequestError: no source fits, or a copied answer has another constraint.
+        InvalidRequestError: no source fits into the context, or `copy` is true and a field such as
+            ``grammar`` also constrains the answer.
     """
     given = [name for name in GRAMMAR_FIELDS if fields.get(name) is not None]
     if copy and given:

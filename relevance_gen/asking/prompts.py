@@ -14,9 +14,11 @@ INSTRUCTIONS = (
 
 
 def follows_instructions(model: ChatFormat) -> bool:
-    """Return whether a model needs `chat_message`, by its file; otherwise `completion_prompt`.
+    """Return whether the prompt of a model is written by `chat_message`.
 
-    The embedded model has a chat template, but was not trained on instructions.
+    This is the case if the model file has a chat template and does not mark the model as one that
+    copies its answers. Otherwise the prompt is written by `completion_prompt`. The embedded model
+    has a chat template, but is marked, because it was not trained on instructions.
     """
     return model.template is not None and not model.is_extractive
 
@@ -36,9 +38,10 @@ def chat_message(
 
 
 def completion_prompt(question: str, sources: Sequence[Source]) -> str:
-    """Return the prompt that a model continues with an answer, as the embedded model was trained.
+    """Return a prompt for a model without instructions; its continuation is the answer.
 
-    The sources are on one line, and the question is on the next.
+    The prompt has the format of the prompts on which the embedded model was trained: the sources on
+    one line, the question on the next line, and the beginning of the answer's line.
     """
     context = " ".join(source.reference for source in sources)
     return f"Context: {context}\nQuestion: {' '.join(question.split())}\nAnswer:"

@@ -16,10 +16,10 @@ _MIN_SENTENCE_CHARS: Final = 20
 
 
 def is_loop(text: str) -> bool:
-    """Return whether a text ends with at least two and a half copies of one string.
+    """Return whether a text ends with at least two and a half adjacent copies of one string.
 
-    The copies have at least 40 characters together, with a letter or a digit. The longest string
-    that is found has 160 characters.
+    The string has at most 160 characters and is repeated over at least 40 characters. These must
+    contain a letter or a digit.
 
     >>> is_loop("It says: " + "what others do better; " * 3), is_loop("What others do better; " * 2)
     (True, False)

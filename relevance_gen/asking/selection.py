@@ -21,10 +21,14 @@ _MAX_TRIED = 100
 
 
 def fit(sources: Sequence[Source], fits: Fits) -> tuple[Source, ...]:
-    """Return the sources that fit into a prompt, the best first, each text once.
+    """Return the sources that fit into a prompt; sources with equal text are returned once.
 
     A source that does not fit is shortened to the sentences around its best passage. It is dropped
     if not even the sentences of the passage fit.
+
+    Args:
+        sources: the sources, best first.
+        fits: returns whether a prompt with given sources fits into the context of the model.
     """
     by_text = {source.text.strip(): source for source in reversed(sources)}
     sources = list(reversed(by_text.values()))
@@ -56,10 +60,12 @@ def passage_of(source: Source) -> Source:
 
 
 def _around_passage(source: Source) -> list[Source]:
-    """Return the sentences of the passage, then parts with one more sentence at each end.
+    """Return parts of the text of a source around its best passage, in ascending size.
 
-    Of several table rows with column names, only the row with the most different words of the query
-    is in the first part.
+    The first part consists of the sentences that the passage overlaps. Each further part has one
+    more sentence at each end, as far as the text has one. If all overlapped sentences are table
+    rows that contain the names of their columns, the first part is the single row with the most
+    different words of the query. Without a passage, the source itself is the only part.
     """
     result = source.result
     passage = result.passage

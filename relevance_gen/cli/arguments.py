@@ -20,7 +20,10 @@ _MAX_SHOWN_CHARS: Final = 80
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that accepts options at any position before ``--``; later arguments are values."""
+    """A parser that accepts options before and between positional arguments.
+
+    All arguments after ``--`` are positional, even if they begin with ``-``.
+    """
 
     _has_dashed_sentence = False
 
@@ -31,7 +34,8 @@ class CommandParser(argparse.ArgumentParser):
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments of a command; end the process with status 2 if they are invalid.
 
-        argparse recognizes ``--`` only at certain positions, which depend on the version of Python.
+        This method itself handles ``--``, because argparse recognizes it only at certain positions,
+        which depend on the version of Python.
         """
         end = arguments.index("--") if "--" in arguments else len(arguments)
         options = list(arguments[:end])
@@ -53,7 +57,11 @@ class CommandParser(argparse.ArgumentParser):
         super().error(message)
 
     def with_flags(self, error: InvalidRequestError) -> InvalidRequestError:
-        """Return `error` with the flag of the command instead of the field of the library."""
+        """Return `error` with names that users of the command line know.
+
+        Each name of a field of the library is replaced by the long flag that sets this field, or
+        by the name of the positional argument.
+        """
         flags: dict[str, str] = {}
         for action in self._actions:
             long_flags = [flag for flag in action.option_strings if flag.startswith("--")]
@@ -110,7 +118,14 @@ def number(text: str) -> float:
 
 @frozen
 class Condition:
-    """A condition on metadata: a key, a comparison of ``where``, None for equality, and a value."""
+    """A condition on the metadata of chunks.
+
+    Attributes:
+        key: the metadata key.
+        comparison: "gte", "lte", "gt" or "lt", as in the search option ``where``; None if the
+            metadata must equal the value.
+        value: the value to compare with, as the user wrote it.
+    """
 
     key: str
     comparison: str | None

@@ -47,9 +47,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def load_runner(args: argparse.Namespace, num_samples: int) -> Runner:
-    """Load the model that the arguments choose, by default with a slot per sample of one request.
+    """Load the model that the arguments choose, and return its runner.
 
-    There are at most `MAX_DEFAULT_SLOTS` slots, unless the arguments set their number.
+    The number of slots of a model is the number of samples that it generates at the same time. By
+    default it is `num_samples`, the number of samples of one request, but at most
+    `MAX_DEFAULT_SLOTS`; an argument can set another number.
     """
     from relevance_gen.generation.runner import Runner  # imports numpy and asyncio
 

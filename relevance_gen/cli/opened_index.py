@@ -55,13 +55,19 @@ class OpenedIndex:
 def load(
     args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None
 ) -> OpenedIndex:
-    """Open the saved index of the option ``--index``, and warn of files that it has only in part.
+    """Open the saved index of the option ``--index``.
 
-    `encoder` is the encoder of the search, or None. The vectors of the index are left out if they
-    are from another encoder.
+    Warns of each file that was read only in part when the index was built.
+
+    Args:
+        args: the arguments of the command.
+        status: prints the warnings.
+        encoder: the encoder of the search, or None. If the vectors in the index are from another
+            encoder, the index is opened without vectors, and a message is printed.
 
     Raises:
-        InvalidRequestError: the index cannot be opened, or an option is not for saved indexes.
+        InvalidRequestError: the index cannot be opened, or the arguments contain files or options
+            that only apply when an index is built from files.
     """
     changed = [
         option for option, default in _BUILD_DEFAULTS.items() if _value(args, option) != default
@@ -111,7 +117,12 @@ def _load_shards(args: argparse.Namespace) -> ChunkIndex:
 
 
 def build(args: argparse.Namespace, status: StatusLine) -> OpenedIndex:
-    """Build an index of the files that the arguments name; update the index of a single folder."""
+    """Return an index of the files and folders that the arguments name.
+
+    For a single folder, this is the current state of a `FolderIndex`, which can be cached on disk;
+    only changed files are read again. For other paths, or if a glob with a slash would match other
+    files relative to the working folder, all files are read and a new `ChunkIndex` is built.
+    """
     paths = input_paths(args)
     if (
         len(paths) == 1
@@ -196,10 +207,13 @@ def _value(args: argparse.Namespace, option: str) -> object:
 
 
 def input_paths(args: argparse.Namespace) -> list[str]:
-    """Return the files and folders to search: the arguments, or without any `_default_path`.
+    """Return the files and folders to search: the paths in the arguments.
+
+    If the arguments contain no path, the only item is the result of `_default_path`.
 
     Raises:
-        InvalidRequestError: an argument does not exist; without it, results would be incomplete.
+        InvalidRequestError: a path does not exist. It is not skipped, because the results would
+            then be incomplete.
     """
     for path in args.paths:
         try:
@@ -213,7 +227,9 @@ def input_paths(args: argparse.Namespace) -> list[str]:
 def _refuse_path(path: str, error: Exception, *, is_query: bool) -> NoReturn:
     """Raise the error for a path that does not exist; it suggests a similar name in its folder.
 
-    `is_query` adds a hint to commands with a question, whose words may have been read as paths.
+    If `is_query`, the command takes a question before the paths. The error then also advises to put
+    a question of several words in quotes, because without quotes its further words are parsed as
+    paths.
     """
     missing = Path(path)
     neighbors: list[str] = []

@@ -158,10 +158,12 @@ def describe_confidence(confidence: float) -> str:
 
 
 def _location(result: SearchResult, n_lines_before: int) -> str:
-    """Return the first shown line of a result in its file, or its page, slide, sheet or chapter.
+    """Return the location of a result in its file as text.
 
-    `n_lines_before` lines of the result are not shown before that line. The text is empty if the
-    metadata has no location.
+    This is the number of the first line that is shown, or else the page, slide, sheet or chapter
+    as in "page 3". It is "" if the metadata has none of these.
+
+    `n_lines_before` is the number of lines of the result before the first line that is shown.
     """
     metadata = result.metadata
     if is_integer(metadata.get("first_line")):

@@ -307,10 +307,13 @@ def no_results_message(opened: OpenedIndex) -> str:
 
 
 def parse_where(args: argparse.Namespace) -> dict[str, list[object]] | None:
-    """Return the alternatives for each metadata key: values, and a range if there are bounds.
+    """Return the search option ``where``: a list of alternatives for each metadata key.
 
-    Digits stand for a string and an integer. A range of numbers of four digits, which are years,
-    also stands for a range of strings, such as ISO dates.
+    Returns None without conditions. Each value of a condition ``KEY=VALUE`` is an alternative as a
+    string, and if it consists of digits, also as an integer. All bounds of a key, such as
+    ``KEY>=VALUE``, form one range, which is one alternative: a range of numbers if all bounds are
+    numbers, otherwise of strings. If all bounds have four digits, they can be years, so both ranges
+    are alternatives; the range of strings matches ISO dates.
     """
     where: dict[str, list[object]] = {}
     bounds: dict[str, dict[str, str]] = {}

@@ -95,10 +95,11 @@ def get(refs: Any, timeout_s: float | None = None) -> Any:
 
 
 def get_from(handle: Any, answer: Any) -> Any:
-    """Wait for a response of a started actor as long as it responds to pings; return it as `get`.
+    """Wait for a response of a started actor while the actor responds to pings, and return it.
 
-    The time without a response is counted in completed waits, so that a pause of this process is
-    not counted.
+    The response is returned, or its error raised, as by `get`. The time limit `SILENT_S` is divided
+    into several short waits, and the completed waits are counted. Therefore, if this process is
+    suspended, the time of the suspension counts as at most one wait.
 
     Args:
         handle: the actor.

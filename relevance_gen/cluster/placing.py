@@ -46,10 +46,11 @@ def living_nodes() -> list[Node]:
 
 
 def default_shard_count(n_chars: int, n_cpus: int) -> int:
-    """Return the default number of shards of an index.
+    """Return the default number of shards of an index, at least 1.
 
-    It is the number of shards of at least `MIN_SHARD_CHARS`, limited to the number of processors,
-    but enough shards that none has more than `MAX_SHARD_CHARS`; at least 1.
+    The number is the largest number of shards that have at least `MIN_SHARD_CHARS` characters each,
+    but at most `n_cpus`. If shards would then have more than `MAX_SHARD_CHARS` characters, it is
+    the smallest number of shards that do not.
 
     Args:
         n_chars: number of characters of all texts.

@@ -234,9 +234,13 @@ class Decoder(OpenContext):
         return context
 
     def _warm_up(self) -> None:
-        """Decode once.
+        """Prefill slot 0 with `_WARM_UP_TOKENS`, and then empty the slot.
 
-        A model that cannot generate then fails now, and the first request is not slower.
+        The constructor calls this method, so that a model that cannot generate text is rejected
+        during loading, and the first request does not need the time of the first computation.
+
+        Raises:
+            ModelLoadError: the computation failed, or the logits are not finite.
         """
         try:
             logits = self.prefill([0], [_WARM_UP_TOKENS], [0])
@@ -255,11 +259,13 @@ class Decoder(OpenContext):
     ) -> Logits:
         """Compute prefill chunks; see `LanguageModel.prefill`.
 
-        Their bits do not depend on the other chunks. All chunks, padded to the length of the
-        longest, have at most `n_batch` tokens; each starts at the end of its slot's sequence.
+        The logits of a chunk are bit-identical regardless of the other chunks in the call. All
+        chunks are padded to the length of the longest chunk; together, with the padding, they must
+        have at most `n_batch` tokens. Each chunk must start at the end of its slot's sequence.
 
         Raises:
-            Interrupted: after `interrupt`; `rewind` the slots before the next computation.
+            Interrupted: `interrupt` was called. The caller must call `rewind` for the slots before
+                the next computation.
         """
         logits = np.empty((len(slots), self.n_vocab), np.float32)
         # llama.cpp computes consecutive slots together, and those after a gap separately.
@@ -312,9 +318,10 @@ class Decoder(OpenContext):
     def _fill_padded(
         self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
     ) -> int:
-        """Fill the batch with chunks, each padded with its last token.
+        """Fill the batch with chunks, each padded by repeating its last token.
 
-        Return their length with padding.
+        All chunks are padded to the same length, a multiple of `prefill_multiple`. Return this
+        length.
         """
         longest = max(map(len, slices))
         length = longest + -longest % self.prefill_multiple
@@ -346,12 +353,14 @@ class Decoder(OpenContext):
     def decode(
         self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]
     ) -> Logits:
-        """Compute one row for each token; see `LanguageModel.decode`.
+        """Compute the logits after one new token of each slot; see `LanguageModel.decode`.
 
-        The slots are ascending: llama.cpp splits a batch where slots descend or have a gap.
+        The caller passes `slots` in ascending order, if possible without gaps in the numbers,
+        because llama.cpp otherwise computes the batch in several parts.
 
         Raises:
-            Interrupted: after `interrupt`; `rewind` the slots before the next computation.
+            Interrupted: `interrupt` was called. The caller must call `rewind` for the slots before
+                the next computation.
         """
         n_rows = len(slots)
         # llama.cpp splits batches of other slots, and their bits have not been compared.
@@ -384,9 +393,11 @@ class Decoder(OpenContext):
     def _compare_bits(
         self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]
     ) -> None:
-        """Record whether rows have the same bits row by row as in a batch.
+        """Record whether computing rows one by one and all at once gives bit-identical logits.
 
-        The slots are unchanged afterwards.
+        Decode the tokens in both ways and compare the logits. The number of rows is added to
+        `_equal_row_counts` if the bits are equal, otherwise to `_differing_row_counts`. The slots
+        are unchanged afterwards.
         """
         results = []
         for row_by_row in (False, True):
@@ -452,8 +463,9 @@ class Decoder(OpenContext):
     def copy(self, source: int, target: int) -> None:
         """Copy the sequence of slot `source` to slot `target`.
 
-        On a GPU the data stays there: the whole memory of the slot is copied during the next
-        computation. On a CPU only the used memory is copied, immediately.
+        If the model is on a GPU and can be rewound, llama.cpp copies the data inside the GPU
+        memory: it copies the whole memory of the slot, used or not, during the next computation.
+        Otherwise only the used memory is copied, before this method returns.
         """
         self.rewind(target, 0)
         if self.copies_on_device:
@@ -463,7 +475,11 @@ class Decoder(OpenContext):
             self.restore(target, self.save(source))
 
     def _finish_copy(self, slot: int) -> None:
-        """Compute a token if a copy to `slot` is pending; the next computation does the copy."""
+        """If a copy to `slot` is pending, compute an arbitrary token so that llama.cpp executes it.
+
+        llama.cpp copies the data of a slot during the next computation. The token is removed from
+        the slot afterwards.
+        """
         n_tokens = lib.llama_memory_seq_pos_max(self._memory, slot) + 1
         while slot in self._pending_copies:
             try:
@@ -483,7 +499,11 @@ class Decoder(OpenContext):
 
 
 def _padded_outputs(n_slots: int) -> int:
-    """Return the number of outputs of a computation with an output for each slot, with padding."""
+    """Return `n_slots`, rounded up to a multiple of `_PREFILL_MULTIPLE`.
+
+    This is the number of outputs of a prefill of all slots, which has one output for each slot and
+    the outputs that are added as padding.
+    """
     return n_slots + -n_slots % _PREFILL_MULTIPLE
 
 

@@ -44,7 +44,10 @@ class Embedder(PooledModel):
         super().__init__(*args, **options)
 
     def close(self) -> None:
-        """Free the model after any token count in another thread; may be called more than once."""
+        """Wait until no other thread is in `count_tokens`, and free the model.
+
+        May be called more than once.
+        """
         with self._vocabulary_lock:
             super().close()
 

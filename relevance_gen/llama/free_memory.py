@@ -18,7 +18,12 @@ _UNKNOWN_BYTES = 2 << 30
 
 @frozen
 class FreeMemory:
-    """The name of a memory, and its free bytes; None if unknown."""
+    """The free space of one memory: that of some GPUs, or the main memory of the machine.
+
+    Attributes:
+        name: the names of the GPUs, or ``"the machine's memory"``.
+        free_bytes: the free bytes; None if the number is unknown.
+    """
 
     name: str
     free_bytes: int | None
@@ -39,8 +44,10 @@ class FreeMemory:
 def free_memory_for(weights: Weights, options: ModelOptions) -> FreeMemory:
     """Return the free memory for the context of a loaded model.
 
-    If only some layers are on GPUs, each part of the context is in the memory of its layers; the
-    smaller memory, scaled to the whole context, is returned.
+    If only some of the layers are on GPUs, the context is split: the part of each layer is in the
+    memory that holds the layer. Then the free bytes of the GPUs and of the machine are each divided
+    by the fraction of the layers that are there, which is the size of the whole context for which
+    this memory has space, and the memory with fewer bytes is returned.
     """
     n_layers = max(1, lib.llama_model_n_layer(weights.handle))
     n_gpu_layers = n_layers

@@ -75,9 +75,10 @@ class LanguageModel(Protocol):
         """Return the tokens of `text`; only the last `max_tokens` if that is not 0."""
 
     def tokenize_chat(self, text: str, max_tokens: int) -> Tokens:
-        """Return the tokens of a rendered conversation, without surrounding tokens.
+        """Return the tokens of a rendered conversation; only the last `max_tokens` if not 0.
 
-        No token crosses a `TOKEN_BOUNDARY`.
+        The text between two occurrences of `TOKEN_BOUNDARY` is tokenized separately, so no token
+        contains characters of both sides. No beginning- or end-of-sequence token is added.
         """
 
     def piece(self, token: int) -> bytes:

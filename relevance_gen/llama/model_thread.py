@@ -72,7 +72,12 @@ class ModelThread(ABC):
 
     @abstractmethod
     def _leave(self, error: BaseException | None) -> None:
-        """Accept no more work, and fail all unfinished work: with `error`, or as closed if None."""
+        """Accept no more work, and make all unfinished work fail.
+
+        Args:
+            error: the error with which the work fails; None to make it fail with the error of a
+                closed object.
+        """
 
     # ── Any thread ────────────────────────────────────────────────────────────────────────────────
 
@@ -119,7 +124,11 @@ class ModelThread(ABC):
         return True
 
     def _end(self, state: ThreadState, error: BaseException | None = None) -> None:
-        """End in `state`, and fail all work that waits for this thread."""
+        """Change to the final state `state`, and make all unfinished work fail with `error`.
+
+        If the thread was stopped before, the final state is `CLOSED` instead, because an error
+        after `stop` is not a failure.
+        """
         if not self._transition(state, error):
             # The thread was stopped; that interrupts loading, too, and is not a failure.
             self._transition(ThreadState.CLOSED)

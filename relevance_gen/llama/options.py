@@ -30,7 +30,9 @@ def _option(help: str, validator: Callable[[Any, Any, Any], None]) -> Any:  # no
 
 @frozen(kw_only=True)
 class ModelOptions:
-    """Options for loading a model; the default of None depends on the model and the machine.
+    """Options for loading a model.
+
+    For an option that is None, a value is chosen from the model and the machine.
 
     Raises:
         InvalidRequestError: an option is out of range.
@@ -103,11 +105,13 @@ def model_options(arguments: Mapping[str, Any]) -> ModelOptions:
 
 
 def on_devices(options: ModelOptions, devices: Sequence[int] | None) -> list[ModelOptions]:
-    """Return the options of a model on each of `devices`; `options` itself if `devices` is None.
+    """Return one copy of `options` for each GPU in `devices`, with `main_gpu` set to that GPU.
+
+    If `devices` is None, the result is a list that contains only `options`.
 
     Raises:
-        InvalidRequestError: `devices` is not a list of distinct GPU numbers, or `options` select a
-            GPU, too.
+        InvalidRequestError: `devices` is not a list of distinct GPU numbers, or `options` already
+            has a `main_gpu`.
     """
     if devices is None:
         return [options]
@@ -123,7 +127,12 @@ def on_devices(options: ModelOptions, devices: Sequence[int] | None) -> list[Mod
 
 
 def shows_options(cls: type[T]) -> type[T]:
-    """Add all options to signature and docstring of `cls`, which ends with ``**options``."""
+    """Replace ``**options`` of a class by all options of `ModelOptions`, and return the class.
+
+    In the signature of `cls`, whose last parameter must be ``**options``, each option becomes a
+    keyword parameter. In its docstring, the line that begins with ``**options:`` is replaced by one
+    line for each option.
+    """
     _, *own_parameters, _ = inspect.signature(cls.__init__).parameters.values()
     option_parameters = [
         inspect.Parameter(

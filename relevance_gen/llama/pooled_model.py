@@ -30,18 +30,22 @@ _DEFAULT_N_CTX = 1024
 class PooledModel(OpenContext, ABC):
     """A loaded GGUF file whose model reads one text at a time; used by the thread that created it.
 
-    A batch of several texts would be slower on a CPU, which compares each token of a batch with all
-    other tokens, and the last bits of the result would depend on the other texts.
+    A batch of several texts would be slower on a CPU, because the attention compares each token of
+    a batch with all other tokens, and the last bits of the result would depend on the other texts.
 
     Args:
-        path, on_progress: see `Weights`, also for the errors; a model of another kind is an error,
-            too.
+        path, on_progress: as for `Weights`.
         options: ``n_ctx``, ``n_threads``, ``n_gpu_layers``, ``main_gpu`` and ``use_extra_bufts``
             are used.
-        pooling_type: llama.cpp's number of the pooling; by default that of the file.
+        pooling_type: one of llama.cpp's ``LLAMA_POOLING_TYPE`` constants; by default the pooling
+            that the file specifies.
+
+    Raises:
+        ModelLoadError: as for `Weights`, or the file holds a model that the subclass cannot use.
+        InvalidRequestError: as for `Weights`.
 
     Attributes:
-        failure: the error raised if llama.cpp fails to read a text.
+        failure: the class of the error that is raised if llama.cpp fails to read a text.
         n_ctx: maximum tokens read at once, including those added before and after a text.
     """
 

@@ -47,8 +47,10 @@ class SurroundingTokens:
 class Tokenizer:
     """Tokenizes with the vocabulary of a loaded model.
 
-    The model is llama.cpp's `handle`, which must outlive this object. A text that is much longer
-    than a context of `n_ctx` tokens is rejected without being tokenized.
+    Args:
+        handle: llama.cpp's ``llama_vocab``, which must not be freed before this object.
+        n_ctx: tokens of a context. `tokenize` rejects a text that is much longer, or tokenizes only
+            its end, without tokenizing all of it.
     """
 
     def __init__(self, handle: Any, n_ctx: int) -> None:
@@ -122,9 +124,14 @@ class Tokenizer:
         return tokens[n_tokens - max_tokens :].copy()
 
     def _encode_end(self, texts: list[str], max_tokens: int) -> list[bytes]:
-        """Encode the end of texts that can fit into the context or `max_tokens`.
+        """Encode the end of the texts as UTF-8, up to the bytes that `max_tokens` can have.
 
-        The rest then takes no time.
+        If `max_tokens` is 0, the limit is that of a context. The text before this end is not
+        encoded, so it costs no time. If that text starts in the middle of one of `texts`, only the
+        end of this one is returned, and the texts before it are left out.
+
+        Raises:
+            InvalidRequestError: `max_tokens` is 0, and the texts are longer than the limit.
         """
         n_tokens = min(max_tokens or self._n_ctx, self._n_ctx)
         max_bytes = MAX_BYTES_PER_TOKEN * n_tokens + _SPARE_BYTES
@@ -199,7 +206,10 @@ class Tokenizer:
         return str(text.decode(errors="replace"))
 
     def show(self, texts: Iterable[str]) -> None:
-        """Print the control tokens with these texts, except end-of-turn tokens."""
+        """Make `piece` return the text of the control tokens that have one of `texts`.
+
+        End-of-turn tokens, and texts that are not exactly one token, are left out.
+        """
         for text in texts:
             tokens = self._tokenize(text.encode(), add_special=False)
             if len(tokens) != 1:
@@ -209,7 +219,10 @@ class Tokenizer:
                 self._pieces[token] = text.encode()
 
     def piece(self, token: int) -> bytes:
-        """Return the bytes that a token prints: none for control tokens that are not shown."""
+        """Return the bytes of the text of a token.
+
+        A control token has none, unless its text was passed to `show`.
+        """
         piece = self._pieces.get(token)
         if piece is None:
             n = -256
@@ -222,9 +235,9 @@ class Tokenizer:
 
 
 def _split_runs(text: str) -> list[bytes]:
-    """Split a text after each `_MAX_RUN` characters without a break.
+    """Encode a text as UTF-8, split after each run of `_MAX_RUN` characters.
 
-    An ordinary text is one part.
+    A run has only white space or no white space. A text without such a run is returned in one part.
     """
     if len(text) <= _MAX_RUN:
         return [text.encode()]

@@ -58,11 +58,12 @@ def answer(
         params: the query and the options of the search.
         segments: the chunks.
         n_positions: number of positions that were assigned to chunks, including removed chunks.
-        token_counts: metadata of the response.
-        rerank_stages: further stages, which run after the weighting's stages, in this order.
+        token_counts: the token counts that the response contains as its metadata.
+        rerank_stages: scoring stages that run, in this order, after the stages of the weighting.
 
     Raises:
-        InvalidRequestError: `where` or `distinct` is invalid, or there are too many operators.
+        InvalidRequestError: `params.where` or `params.distinct` is invalid, or the query has too
+            many operators.
     """
     n_chunks = segments.statistics.n_chunks
     query, operators = params.parse(
@@ -105,8 +106,10 @@ def rank(
 ) -> Ranking:
     """Return the `top_n` best chunks with a score above 0, best first.
 
-    Of equal scores the earlier chunk is first. Rankings of short queries without filter and models
-    are cached.
+    If several chunks have the same score, the chunk with the lower position is first. The ranking
+    is stored in `segments.rankings` and returned from there for the same query if there is no
+    filter and no rerank stage, the query has at most `MAX_CACHED_CHARS` characters, and `top_n` is
+    at most `N_STAGE_CANDIDATES`.
     """
     key = None
     if chunk_filter is None and not rerank_stages and top_n <= N_STAGE_CANDIDATES:
@@ -171,12 +174,13 @@ def _find_corrections(query: Query, unknown: Sequence[str], segments: Segments) 
 
 
 def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[TermMatch]]:
-    """Return the query, and for each of its terms the terms of the chunks that match.
+    """Return the query, and for each term of the query the matching terms of the chunks.
 
-    In the returned query, a word with too many inflections is changed to match only itself.
+    If a word of the query has more than `MAX_FORMS` matching terms, its term in the returned query
+    has `inflected=False`, so that inflections of the word do not match.
 
     Raises:
-        InvalidRequestError: too many words begin with a prefix of the query.
+        InvalidRequestError: more than `MAX_FORMS` terms begin with a prefix in the query.
     """
     matches = segments.match_terms(MatchRequest(query.terms)).matches
     terms = []
@@ -203,10 +207,12 @@ def score(
     chunk_filter: Filter | None = None,
     rerank_stages: Sequence[RerankStage] = (),
 ) -> CandidateTable:
-    """Return the n best candidates, ties included, with the scores of all stages.
+    """Return the `n` best chunks as candidates, with the scores of all stages.
 
-    There are more candidates if stages score more, or if there is a filter: the best of all chunks
-    are candidates too, because the scores of chunks must not depend on the filter.
+    Chunks with the same lexical score as the last of them are also candidates. There are more than
+    `n` candidates if a stage scores more chunks, and also if there is a filter: then the best
+    chunks that do not pass the filter are included, because the score of a chunk must not depend on
+    the filter.
     """
     n = max(n, N_STAGE_CANDIDATES)
     includes_unmatched = False
@@ -273,15 +279,18 @@ def _confidence(table: CandidateTable) -> float:
 
 
 def metadata_keys(segments: Segments) -> frozenset[str] | None:
-    """Return the keys of the metadata of all chunks; None if some chunks are missing."""
+    """Return the metadata keys that occur in the chunks; None if some chunks cannot be read."""
     inventory = segments.inventory(InventoryRequest(with_metadata_keys=True))
     return inventory.metadata_keys if inventory.n_chunks == segments.statistics.n_chunks else None
 
 
 def _group_hashes(distinct: str | GroupKeys, positions: Offsets, segments: Segments) -> Ids:
-    """Return a hash of the value under a metadata key of the chunk at each position, shape (n,).
+    """Return for each chunk a hash of its value under a metadata key, shape (n,).
 
-    `distinct` is the key, or has the values of all chunks.
+    Args:
+        distinct: the metadata key, or `GroupKeys` that hold the hashes of all chunks.
+        positions: positions of the chunks.
+        segments: the chunks.
 
     Raises:
         InvalidRequestError: no chunk has the key.

@@ -102,14 +102,15 @@ class _State:
 
 
 class ChunkIndex(MutableIndex):
-    """An index of chunks in memory or in a mapped file; `search` returns bit-identical results.
+    """An index of chunks, in memory or in a memory-mapped file.
 
     Chunks can be added and removed. A chunk keeps its position: results contain it as
-    `original_index`, and the position of a removed chunk is not assigned again. Results are those
-    of a new index of the remaining chunks.
+    `original_index`, and the position of a removed chunk is not assigned again. The results are
+    bit-identical to those of a new index of the remaining chunks, and to those of the function
+    `relevance_gen.search`.
 
-    Thread-safe: a search uses the index before or after a change, never in between. Pickling and
-    copying use the format of `save`.
+    Thread-safe: a search uses the state of the index before or after a change, never a state during
+    a change. Pickling and copying use the format of `save`.
 
     Args:
         chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects,
@@ -173,7 +174,11 @@ class ChunkIndex(MutableIndex):
         forks.register(self)
 
     def renew_after_fork(self) -> None:
-        """Create the lock of changes again; a change that another thread had begun is not made."""
+        """Replace the lock that changes hold, in a forked process.
+
+        A change that another thread of the parent process had begun is not in the forked process's
+        index.
+        """
         self._changing = threading.Lock()
 
     def __len__(self) -> int:
@@ -433,15 +438,17 @@ class ChunkIndex(MutableIndex):
             encoding: as for the class.
             n_jobs: as for the class.
             memory_bytes: approximate memory of all processes together while the index is built, at
-                least 16 MiB; an encoder, and some bytes for each chunk, are additional. A line of
-                the source can have a 64th of it, and a text a fifth; Parquet is read by pages,
-                which are additional if they are longer.
+                least 16 MiB. The memory of an encoder and some bytes for each chunk are additional.
+                A line of the source must not have more than 1/64 of this number of bytes, and a
+                text, with its overhead, not more than 1/5. Parquet is read page by page; a page
+                that is longer needs additional memory.
             progress: as for the class. The number of all chunks is estimated.
             overwrite: as for `save`.
 
         Raises:
-            InvalidRequestError: an argument is invalid, or a record of the source is not a chunk;
-                the error names file and line. Or no record has the field that `title` names.
+            InvalidRequestError: an argument is invalid; or a record of the source is not a chunk,
+                in which case the error contains the file and the line; or no record has the field
+                that `title` names.
             EncoderError: the encoder failed.
             OSError: the source cannot be read, or the file cannot be written.
         """
@@ -496,16 +503,16 @@ class ChunkIndex(MutableIndex):
 
         Args:
             path: a file that `save` wrote.
-            encoding: as for the saved index; optional if that is the embedded encoding or a
-                published encoding.
+            encoding: the encoding that the index was saved with; None is sufficient if that is the
+                encoding in this package or a published encoding.
             encoder: as for the saved index; None ranks by terms only, and discards the vectors.
             check: compare the file's checksum, which reads the whole file; False if the file is
                 known to be undamaged.
 
         Raises:
             IndexFormatError: the file is damaged, not an index, or of another format version.
-            InvalidRequestError: encoding or encoder differs from that of the saved index, or that
-                has no encoder.
+            InvalidRequestError: the encoding or the encoder is not the one that the index was saved
+                with, or an encoder was passed and the index was saved without one.
             OSError: the file cannot be read.
         """
         saved = storage.read(path, check=check)

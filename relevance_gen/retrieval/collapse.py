@@ -32,7 +32,9 @@ class GroupKeys:
 
     @classmethod
     def of(cls, key: str, chunks: Chunks) -> Self:
-        """Return the value of each chunk under the metadata key `key`.
+        """Return the group keys of chunks: a hash of each chunk's value under the key `key`.
+
+        The hash is 0 for a chunk without the key.
 
         Raises:
             InvalidRequestError: no chunk has the key.

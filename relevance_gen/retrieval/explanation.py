@@ -30,7 +30,12 @@ from relevance_gen.types import Explanation, TermContribution
 
 @frozen(eq=False)
 class TermScores(FeatureSpec):
-    """A feature spec: for T query words and n chunks tf and summand of the cosine, (2 T, n)."""
+    """A feature spec: two values for each of T query words and n chunks, shape (2 T, n).
+
+    The first T rows are the tf of each word in each chunk: how often the terms that it matches
+    occur. The other T rows are the amount that each word adds to the cosine of the query and each
+    chunk.
+    """
 
     terms: WeightedTerms
 

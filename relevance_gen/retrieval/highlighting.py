@@ -1,13 +1,14 @@
 """Find the character ranges of a chunk that match the query: best passage and matching words.
 
 Ranges are computed from the terms that the query's words match, and their idf. The weight of a word
-is its idf times the weight of its match, as a share of the idf of all words of the query, without
-stop words if another word of the query occurs in a chunk. The weight of a range is the sum of the
-weights of its distinct words, each at its best match; this weight is the span's score.
+is its idf times the weight of its match, divided by the sum of the idf of all words of the query.
+Stop words are left out of both if another word of the query occurs in a chunk. The weight of a
+range is the sum of the weights of its distinct words, each with the weight of its best match; this
+sum is the span's score.
 
 * The passage is the window of 40 tokens with the greatest weight, trimmed to the first and the last
-  word that add to that weight; of equal windows the window whose words are closest together, then
-  the first.
+  word that add to that weight. If several windows have this weight, the window whose words are
+  closest together is used, and among equals the first.
 * Words are found anywhere in the chunk. Overlapping words, such as n-grams, or identifiers and
   their parts, are one span.
 
@@ -162,7 +163,11 @@ def _find_matches(text: str, first_chars: Offsets, terms: WeightedTerms) -> _Mat
 
 
 def _find_tokens(ids: Ids, tokens: Occurrences) -> tuple[Offsets, Offsets]:
-    """Return the indices of the tokens with any of these ids, and for each the index of its id."""
+    """Find the tokens whose id is in `ids`, which must be ascending.
+
+    Returns:
+        For each of these tokens the index of its id in `ids`, and its index in `tokens`.
+    """
     index = find(ids, tokens.ids)
     selected: Offsets = np.flatnonzero(index >= 0)
     return index[selected], selected
@@ -184,9 +189,10 @@ def _best_passages(matches: _Matches) -> _Ranges:
 
 
 def _weigh_windows(matches: _Matches) -> tuple[Offsets, Offsets]:
-    """Return the weight of the window that begins at each match.
+    """Return the weight of the window that begins at each of the H matches, shape (H,).
 
-    The second value is the index of the last match in the window that adds to its weight.
+    The weight of a window is the sum over its distinct words, each with its best match. The second
+    value is, for each window, the index of the last match that increases this sum, shape (H,).
     """
     n = matches.token.size
     window_end = np.searchsorted(matches.token, matches.token + WINDOW)

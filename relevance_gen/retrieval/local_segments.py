@@ -69,9 +69,13 @@ class LocalSegments:
     def of_scorers(
         cls, scorers: Sequence[SegmentScorer], weighting: Weighting, statistics: Statistics
     ) -> LocalSegments:
-        """Return a search port for a subset of the segments of an index.
+        """Return an object that searches only a subset of the segments of an index.
 
-        `scorers` has the scorers of the subset; `statistics` is for all segments together.
+        Args:
+            scorers: the scorers of the segments in the subset.
+            weighting: the weighting of terms.
+            statistics: the statistics of all segments of the index, including those that are not in
+                the subset.
         """
         part = cls((), weighting)
         part.segments = tuple(scorer.segment for scorer in scorers)
@@ -150,9 +154,11 @@ class LocalSegments:
         return features
 
     def extract_present_features(self, request: FeatureRequest) -> tuple[Offsets, tuple[Any, ...]]:
-        """Return the rows of the request whose chunks are in these segments, and their features.
+        """Extract the features of those chunks of a request that are in these segments.
 
-        Rows ascend.
+        Returns:
+            The indices in `request.positions` of the chunks that are in these segments, ascending,
+            and the features of these chunks in that order, one `Features` for each spec.
         """
         raise_if_cancelled()
         if len(self.scorers) == 1:

@@ -129,7 +129,7 @@ class SearchParams:
     ) -> tuple[Query, tuple[QueryOperator, ...]]:
         """Return the query without its excluded words, and its operators.
 
-        `parse` documents the arguments.
+        The arguments are as for the function `relevance_gen.retrieval.query.parsing.parse`.
 
         Raises:
             InvalidRequestError: there are too many operators.
@@ -207,7 +207,10 @@ class IndexSearchOptions(SearchOptions, total=False):
 
 
 def _model_with(class_name: str, method: str) -> Any:
-    """Return a validator of models that have a method, or None."""
+    """Return a validator of an attribute that must be None or a model with the method `method`.
+
+    The validator raises an `InvalidRequestError` that names `class_name` for any other value.
+    """
 
     def check(_: Any, attribute: Attribute[Any], model: Any) -> None:
         is_model = callable(getattr(model, method, None)) and not isinstance(model, str)

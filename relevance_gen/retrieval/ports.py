@@ -181,7 +181,8 @@ class Candidates:
     def merge(cls, parts: Sequence[Candidates], request: CandidateRequest) -> Candidates:
         """Return the candidates of several segments together.
 
-        The features of a spec are merged if any part has them.
+        Parts without chunks that have features are ignored when features are merged. The merged
+        features of a spec are None if they are None in any other part.
         """
         if len(parts) == 1:
             return parts[0]

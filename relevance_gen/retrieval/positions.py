@@ -35,13 +35,13 @@ def check_position(name: str, value: object, n_positions: int, segments: Segment
 
 
 def check_positions(values: object, n_positions: int, segments: Segments) -> Offsets:
-    """Return distinct positions in ascending order, if each has a chunk.
+    """Check that each of `values` is the position of a chunk, and return the distinct positions.
 
-    The arguments are as for `check_position`.
+    The returned positions are ascending. The other arguments are as for `check_position`.
 
     Raises:
-        InvalidRequestError: `values` is no list, or a position is invalid; the error names the
-            first such position.
+        InvalidRequestError: `values` is not a list or another iterable of positions, or a position
+            is invalid; the error names the first such position.
     """
     values = as_list(values)
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):

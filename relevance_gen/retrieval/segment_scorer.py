@@ -133,9 +133,10 @@ class SegmentScorer:
         return tuple(matches)
 
     def _match_exactly(self, term_ids: list[int]) -> dict[int, TermMatch]:
-        """Return for each term id the match with the same term, without inflections, and its df.
+        """Return, by term id, the match of each term with itself only, and its df.
 
-        Most of these terms are stop words. Their postings are not read.
+        Most of these terms are stop words. If no chunk of the segment was removed, their postings
+        are not read.
         """
         matches = self._exact_cache.get_all(term_ids)
         if len(matches) == len(term_ids):
@@ -283,8 +284,8 @@ class SegmentScorer:
     def _lexical_sums(self, terms: WeightedTerms) -> Floats | None:
         """Return the scalar product of each chunk with the query, shape (N,); None if all are 0.
 
-        Stop words count in chunks that have another word of the query, or everywhere if no chunk of
-        any segment has.
+        A stop word adds only to the product of a chunk that also has another word of the query. If
+        no chunk of any segment has another word of the query, stop words add to all products.
         """
         content: list[int] = []
         stop_words: list[int] = []

@@ -29,11 +29,12 @@ class CodingAgent:
 
     Attributes:
         title: the name that its vendor uses.
-        path: returns the file of the user's settings.
-        keys: the keys of the object that has an entry for each MCP server.
-        entry: returns the entry for a command line.
-        working_folder: the argument for the folder in which the agent works, if the agent starts
-            servers elsewhere.
+        path: function without parameters that returns the path of the user's settings file.
+        keys: path of keys in the settings to the object that has one member for each MCP server.
+        entry: function from a command line, as a list of arguments, to the entry of an MCP server.
+        working_folder: the argument that ``relevance-gen mcp`` gets if the user names no folder,
+            for an agent that does not start servers in its working folder: a variable that the
+            agent replaces with this folder. "" for an agent that starts servers in that folder.
     """
 
     title: str
@@ -237,7 +238,11 @@ def plan_uninstall(agent: CodingAgent, name: str) -> SettingsChange:
 
 
 def _program() -> str:
-    """Return the command that starts this program: its name if it is on the path."""
+    """Return the command that starts this program.
+
+    This is the name of the program if the executable is found in PATH; otherwise the path of the
+    executable in the folder of the Python interpreter.
+    """
     if shutil.which(PROGRAM):
         return PROGRAM
     return str(Path(sys.executable).with_name(PROGRAM))

@@ -1,6 +1,8 @@
-"""Connect the worker of an actor to the request queues of clients, which are other processes.
+"""Connect the model in an actor to the request queues of its clients, which are other processes.
 
-Clients send requests, and receive the events of their requests after each engine step.
+The clients send requests to the actor. A `Worker` in the actor takes them and generates text in
+steps, each of which computes one batch of tokens. After each step, the clients receive the events
+of their own requests.
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ CLIENT_TIMEOUT_S: Final = 30.0
 
 @frozen
 class Delivery:
-    """The answer to a client.
+    """The response of a mailbox to a client.
 
     Attributes:
         events: events of the client's requests since its last delivery, in order.
-        capacity: capacity of the worker for requests in addition to the waiting requests.
+        capacity: the capacity of the worker that remains for new requests, after the capacity for
+            the requests that already wait in the mailbox is subtracted.
         counters: counts of the worker's work so far, for all clients.
     """
 

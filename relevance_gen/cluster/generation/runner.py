@@ -39,18 +39,19 @@ _END_STATES: Final = (ThreadState.CLOSED, ThreadState.FAILED, ThreadState.LOST)
 class ClusterRunner(Runner):
     """A model on the nodes of a cluster.
 
-    Interface and samples equal those of `relevance_gen.Runner`, bit for bit. Requests wait in one
-    queue of this process. Each runner is an actor with the whole model and takes requests when it
-    has free slots. If a runner dies, another runner is started; its requests that have streamed no
-    text are served by other runners, and its other requests fail with a `GenerationError`. A node
-    that joins gets a runner at once, unless `n_runners` is given.
+    Interface and samples equal those of `relevance_gen.Runner`, bit for bit. The model is loaded
+    completely by each of several actors, which are called runners below. Requests wait in one queue
+    of this process; a runner takes requests when it has free slots, each of which is used for one
+    sample. If a runner dies, another runner is started. The requests of the dead runner that have
+    streamed no text are then served by other runners; its other requests fail with a
+    `GenerationError`. A node that joins gets a runner at once, unless `n_runners` is given.
 
     Args:
         model: as for `relevance_gen.Runner`; a file must have the same path on every node.
         n_runners: number of runners; by default one per GPU, and one per node without a GPU.
         address: as for `ClusterIndex`.
-        name: name of runners that all processes with this name share; they end a minute after the
-            last process.
+        name: a name under which the runners are shared: all processes that use the same name use
+            the same runners. They end a minute after the last process.
         max_queue: samples of one client that may wait in this process, at least 1; at this limit
             `submit` raises `OverloadedError`.
         prefix_cache_bytes: memory of each runner for computed prompts of recent requests; 0
@@ -202,7 +203,8 @@ class ClusterRunner(Runner):
     def counters(self) -> Counters:
         """Return the counts of the work of all workers so far, ended workers included.
 
-        A runner that processes share counts the work for all of them.
+        If several processes share the runners by a name, the counts include the work for all these
+        processes.
         """
         return super().counters() + self._ended_counters
 

@@ -58,10 +58,12 @@ class LoadedModel:
 
 
 def limit_devices(gpu_ids: Sequence[int | str]) -> None:
-    """Limit llama.cpp to the GPUs that Ray assigned to this process, before it is loaded.
+    """Limit llama.cpp to the GPUs that Ray assigned to this process.
 
-    Ray sets the variables of the vendors. A Vulkan build reads its own variable, whose numbers are
-    those of Vulkan.
+    It must be called before llama.cpp is loaded. Ray itself sets the environment variables of the
+    GPU vendors, such as ``CUDA_VISIBLE_DEVICES``. A Vulkan build of llama.cpp reads its own
+    variable, ``GGML_VK_VISIBLE_DEVICES``, which contains Vulkan's device numbers. This function
+    sets it to the ids that Ray assigned, if there are any and it is not already set.
     """
     if gpu_ids:
         os.environ.setdefault("GGML_VK_VISIBLE_DEVICES", ",".join(map(str, gpu_ids)))

@@ -90,8 +90,9 @@ class ShardStats:
 
     Attributes:
         num_chunks: number of its chunks.
-        nodes: ids of the nodes that have it open: the first node searches it, and the second node
-            replaces the first if that does not respond. One node if it has both searchers.
+        nodes: ids of the nodes of the shard's first two searchers. The first searcher is asked
+            first; if it does not respond, the second is asked. One id if both are on one node, or
+            if there is only one searcher.
         size_bytes: size of its file.
     """
 
@@ -281,7 +282,9 @@ class ClusterIndex(MutableIndex):
         n_chunks: int,
         report: Progress | None,
     ) -> None:
-        """Build a shard of each part on the searchers, and publish them as the index there.
+        """Build one shard from each part on the searchers, and write the shards as the new index.
+
+        The new index replaces an index at the location of this object.
 
         Args:
             writer: writes the shards.
@@ -484,7 +487,10 @@ class ClusterIndex(MutableIndex):
             raise _missing_error(version, {error.shard_name: error.cause}) from None
 
     def compact(self) -> int:
-        """Merge neighboring shards, discard removed chunks, and return how many fewer there are."""
+        """Merge neighboring shards and discard removed chunks.
+
+        Returns the number of shards before, minus the number of shards afterwards.
+        """
         version = self._refresh().version
         writer = self._writer(version.weighting, self._counter_of(version))
         return self._change(writer.compact)

@@ -109,7 +109,7 @@ class LatencyTracker:
         self._durations_s = deque([_FIRST_DURATION_S], maxlen=_N_DURATIONS)
 
     def add(self, duration_s: float) -> None:
-        """Record the duration of a completed request to all its shards."""
+        """Record a duration: seconds from sending a request until all its shards have answered."""
         self._durations_s.append(duration_s)
 
     @property
@@ -158,7 +158,9 @@ class SearcherPool:
     ) -> dict[str, list[SearcherHandle]]:
         """Return the order in which searchers are asked for each shard, by the name of its file.
 
-        The first searchers of all shards together are as few as have `MIN_SEARCHER_TOKENS` each.
+        The number of different searchers that are first in an order is limited to one for each full
+        `MIN_SEARCHER_TOKENS` tokens of all shards, at least 1, so that each of them searches about
+        this number of tokens or more.
 
         Args:
             shards: the shards of a version of an index.
@@ -306,7 +308,9 @@ class SearcherPool:
         self._avoided_until_s[searcher.name] = time.monotonic() + duration_s
 
     def note_failure(self, searcher: SearcherHandle, error: RayError) -> None:
-        """Ask a searcher that failed last for a while; if its actor has ended, remove the searcher.
+        """Put a searcher that failed at the end of every order for `_FAILURE_PENALTY_S` seconds.
+
+        If its actor has ended, the searcher is removed from the pool.
 
         Args:
             searcher: the searcher that failed.
@@ -381,11 +385,13 @@ class SearcherPool:
     def _await_first(self) -> None:
         """Wait until at least one searcher is ready.
 
-        Searchers start in rounds. A round ends when all starting searchers are ready, or after
-        `_START_TIMEOUT_S`; the first round in which a searcher was ready is the last one.
+        The method waits for all starting searchers together, at most `_START_TIMEOUT_S` seconds at
+        a time, and repeats this until at least one searcher is ready.
 
         Raises:
-            ClusterError: no searcher was ready in the rounds of `START_S` seconds.
+            ClusterError: no searcher was ready after `START_S` seconds, or a searcher has other
+                versions than this process. The time is checked only between two waits, so it can
+                exceed the limit by one wait.
         """
         deadline_s = time.monotonic() + START_S
         while not self._searchers:
@@ -504,10 +510,11 @@ class _Round:
             self._attempts[parts[0]] = _Attempt(searcher, frozenset(of_searcher), parts)
 
     def _receive(self, attempt: _Attempt) -> None:
-        """Take the response of a searcher that has responded or failed.
+        """Process the response or the failure of the searcher of an attempt.
 
-        Its shards that are still unanswered and not asked for elsewhere are sent to their next
-        searchers.
+        If the response does not count or the searcher failed, some shards of the attempt can remain
+        unanswered. Each of these that no other attempt in progress asks for is requested from the
+        next searcher in its order.
         """
         try:
             response = join_response(ray.get(attempt.parts))

@@ -1,4 +1,8 @@
-"""The search port for the shards of one version of an index, on the searchers of a cluster."""
+"""Implements the protocol `Segments` for the shards of one version of an index in a cluster.
+
+The requests of a search (see `relevance_gen.retrieval.ports`) are sent to the searchers of the
+cluster.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +57,11 @@ _TERM_CACHE_BYTES: Final = 8 << 20
 class RemoteSegments:
     """The shards of one version of an index; implements `relevance_gen.retrieval.ports.Segments`.
 
-    A search takes one request to each searcher if its words were searched before: term matches are
-    cached, and searchers return the features of their best candidates, texts included. Another
-    request is made if texts are long.
+    If all words of a query were searched before, a search sends a single request to each searcher:
+    `match_terms` uses cached matches, and the response to `top_candidates` also contains the
+    features of the best candidates that `extract_features` returns later, including their texts.
+    If these texts are long, they are not in that response, and `extract_features` sends a second
+    request.
 
     Every method raises what `SearcherPool.ask` raises.
 
@@ -117,7 +123,10 @@ class RemoteSegments:
         return RemoteSegments(self._pool, self._location, self.version, excluded)
 
     def request_all_shards(self) -> None:
-        """Have a searcher open every shard, and wait until all of them are open."""
+        """Send a request to the first searcher of each shard, which opens the shard if necessary.
+
+        The method returns when all shards are open.
+        """
         self.inventory(InventoryRequest())
 
     @property
@@ -185,9 +194,11 @@ class RemoteSegments:
         return 1 + math.ceil(n * share + _DEVIATIONS * deviation)
 
     def extract_features(self, request: FeatureRequest) -> tuple[Any, ...]:
-        """Return features of chunks: those that this thread has prefetched, or else a new response.
+        """Return features of chunks.
 
-        Features are prefetched by the thread's last `top_candidates`.
+        The last call of `top_candidates` in this thread stored features of the best candidates. If
+        these include all requested features, they are returned; otherwise the features are
+        requested from the searchers.
 
         Raises:
             LookupError: a position is in no segment.
@@ -259,14 +270,14 @@ class RemoteSegments:
 
 @frozen(eq=False)
 class _Prefetched:
-    """Candidates, and features of the best of them that may be requested later.
+    """Candidates, and features of the best candidates that `extract_features` may return later.
 
     Attributes:
         request: the request for the candidates.
         candidates: the merged candidates of all searchers.
-        later_features: the features of the candidates at `feature_positions`, for each of the
-            request's `later_features`; None if a searcher did not send them, because its texts are
-            long.
+        later_features: one item for each spec of `request.later_features`: the features of the
+            candidates at `candidates.feature_positions`. An item is None if a searcher did not send
+            these features, because it has too many candidates or their texts are too long.
     """
 
     request: CandidateRequest
@@ -295,10 +306,12 @@ def _key(term: QueryTerm) -> tuple[int, str, bool, bool]:
 def _prefetch(
     segments: LocalSegments, request: CandidateRequest
 ) -> tuple[Candidates, tuple[Any, ...]]:
-    """Return a searcher's candidates, and the later features of those with features.
+    """Return the candidates in a searcher's segments, and features that may be requested later.
 
-    Runs on the searcher. Each of the later features is None if there are too many candidates, or
-    their texts are long.
+    Runs on the searcher. The second item of the result has, for each spec of
+    `request.later_features`, the features of the candidates at `feature_positions`. Each is None if
+    there are more than `_MAX_PREFETCHED` of these candidates or their texts have together more than
+    `_MAX_PREFETCHED_CHARS` characters.
     """
     candidates = segments.top_candidates(request)
     positions = candidates.feature_positions

@@ -223,11 +223,15 @@ class ShardSearcher(Actor):
 
     @ray.method(concurrency_group=_SEARCH, num_returns=_N_RESPONSE_PARTS)
     def answer(self, group: ShardGroup, request: bytes) -> list[bytes]:
-        """Return the pickled response to a request of the search port in parts for `join_response`.
+        """Call a function with the segments of a group of shards, and return its pickled response.
+
+        The bytes of the response are divided into `_N_RESPONSE_PARTS` parts, some of which can be
+        empty; `join_response` returns the response of these parts.
 
         Args:
             group: the shards to search.
-            request: a pickled function of `LocalSegments` with its arguments and keyword arguments.
+            request: a pickled tuple: the function, usually a method of `LocalSegments`, its
+                arguments after the segments, and its keyword arguments.
 
         Raises:
             BusyError: too many requests are in progress.

@@ -48,9 +48,9 @@ def check_model_exists(model: str) -> None:
 
 
 def check_is_gguf(path: Path) -> None:
-    """Raise `ModelLoadError` if a file is missing or not in GGUF format.
+    """Raise `ModelLoadError` if a file cannot be read or is not in GGUF format.
 
-    The reason is clearer than llama.cpp's.
+    llama.cpp also rejects such a file, but this error states the reason more precisely.
     """
     try:
         with path.open("rb") as file:

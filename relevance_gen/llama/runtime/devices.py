@@ -74,7 +74,7 @@ def gpus() -> list[Gpu]:
 def _handles_of_gpus() -> list[int]:
     """Return the ``ggml_backend_dev_t`` of the GPUs that the backends offer, in the order of ggml.
 
-    Asks no GPU.
+    The function does not access the GPUs, so it can be called after a GPU was lost.
     """
     library: Any = lib._lib
     library.ggml_backend_dev_get.restype = ctypes.c_void_p

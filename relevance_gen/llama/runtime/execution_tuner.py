@@ -1,10 +1,13 @@
-"""Choose the threads and the batching of each step by timing recent steps on this machine.
+"""Choose the number of threads and the batching of each step by timing steps on this machine.
+
+A step is one computation of a model on the rows of a batch; a row is one token of one sequence. The
+batching is the choice between computing all rows at once and computing each row separately.
 
 More threads are not always faster. They synchronize after every operation, so a single core taken
 by another process can make a step ten times slower than it would be on one thread. Larger batches
 are not always faster either: some CPUs multiply three rows more slowly as a batch than
-individually. Both can only be measured, and change while a program runs. The results are
-bit-identical.
+individually. The fastest choice can only be measured, and it changes while a program runs. The
+results of all choices are bit-identical.
 """
 
 from __future__ import annotations
@@ -42,8 +45,9 @@ class Strategy:
 
     Attributes:
         n_threads: CPU threads.
-        one_by_one: whether each row is computed separately.
-        can_split: whether rows may be computed separately.
+        row_by_row: whether each row is computed separately.
+        can_split: whether the tuner may choose `row_by_row` for the step, because the results are
+            bit-identical.
     """
 
     n_threads: int
@@ -75,8 +79,13 @@ class _StepTimings:
 class ExecutionTuner:
     """Chooses the strategy of each step from the timings of steps of similar size.
 
-    It is used by one thread. It starts with the most threads. Only differences of `clock`, in
-    seconds, matter.
+    A tuner is used by one thread. Its first strategy has `max_threads` threads.
+
+    Args:
+        max_threads: maximum number of threads of a step.
+        min_threads: minimum number of threads; `max_threads` is halved repeatedly to get the
+            numbers to try.
+        clock: returns the time in seconds from any fixed start.
     """
 
     def __init__(
@@ -94,7 +103,8 @@ class ExecutionTuner:
 
         Args:
             n_rows: rows of the batch, over all sequences.
-            can_split: whether rows have the same bits separately as in a batch.
+            can_split: whether computing each row separately gives bit-identical results, so that
+                the strategy may do this.
         """
         can_split = can_split and 1 < n_rows <= _MAX_SPLIT_ROWS
         timings = self._timings_of(n_rows, can_split=can_split)
@@ -147,7 +157,11 @@ class ExecutionTuner:
         return self._timings[size, can_split]
 
     def _alternatives(self, strategy: Strategy) -> list[Strategy]:
-        """Return the strategies to try: fewer threads, the other batching, more threads."""
+        """Return the strategies to try, in this order.
+
+        They are: the next smaller number of threads; if `strategy.can_split`, the same threads with
+        the opposite `row_by_row`; the next larger number of threads.
+        """
         alternatives = []
         index = self._thread_counts.index(strategy.n_threads)
         for fewer in self._thread_counts[index + 1 : index + 2]:

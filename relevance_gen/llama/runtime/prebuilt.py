@@ -72,9 +72,9 @@ def load_bindings() -> Any:
 
 
 def load_backends(bindings: Any) -> None:
-    """Load backends next to the library, or in the folder ``bin`` next to its folder.
+    """Load the backends in the folder of the library, or else in the neighboring folder ``bin``.
 
-    A library with built-in backends has no others to load.
+    Nothing is loaded if the library already has backends.
 
     Raises:
         ModelLoadError: there is no backend.
@@ -166,9 +166,15 @@ def _check_structures(bindings: Any) -> None:
 
 
 def _written_bytes(bindings: Any, function: str) -> int | None:
-    """Return how many bytes a function writes that returns a structure and has no arguments.
+    """Return the number of bytes that a function of the library writes to its result.
 
-    It is None on a processor that does not pass the address of the result as the first argument.
+    The function must return a structure and have no arguments. The number is at least the offset of
+    the last byte that the function writes, plus 1. It is None unless the processor is x86-64, where
+    the address of the result is passed as the first argument.
+
+    Args:
+        bindings: the module of bindings.
+        function: the name of the function.
     """
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return None

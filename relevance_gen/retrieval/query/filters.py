@@ -100,14 +100,19 @@ def check_keys(
     known: Set[str] | None,
     field: str = "where",
 ) -> None:
-    """Raise an error if a metadata key of a filter is missing in all chunks.
+    """Raise an error if no chunk has a metadata key of a filter.
 
-    Nothing is checked if `known` is None. A filter with an unknown key never has results, so
-    callers check only if there are none.
+    A filter with such a key never has results, so a caller needs to call this function only if
+    there are no results.
+
+    Args:
+        keys: the metadata keys of the filter.
+        known: the metadata keys that chunks have; if None, nothing is checked.
+        field: the field that the error names.
 
     Raises:
-        InvalidRequestError: a key is unknown; the error names the field, and the nearest known key
-            or all keys.
+        InvalidRequestError: a key is not in `known`; the error contains the field, and the nearest
+            known key or all known keys.
     """
     if known is None:
         return

@@ -90,7 +90,12 @@ class Query:
 
     @property
     def prefix_buckets(self) -> Flags | None:
-        """The prefix buckets of terms that can match, shape (N_PREFIX_BUCKETS,); None for all."""
+        """Flags of the prefix buckets that hold all terms the query can match.
+
+        A prefix bucket is the set of terms whose ids have the same top 8 bits, which depend only on
+        the first letters (see `relevance_gen.text.term_hashes`). The shape is (N_PREFIX_BUCKETS,).
+        The value is None if terms in any bucket can match.
+        """
         for term in self.terms:
             if is_partial_ngram(term.word):
                 return None
@@ -99,10 +104,14 @@ class Query:
         return flags
 
     def unknown(self, matches: Sequence[TermMatch]) -> list[str]:
-        """Return the words that occur in no chunk, except stop words; none if not correctable.
+        """Return the words of the query, except stop words, that occur in no chunk.
+
+        The list is empty if the query is not correctable or has more than `_MAX_LISTED_TOKENS`
+        tokens.
 
         Args:
-            matches: for each term of the query the terms that it matches, with df.
+            matches: for each term of the query the terms that it matches, and the number of chunks
+                that contain any of them.
         """
         if not self.is_correctable or self.order.size > _MAX_LISTED_TOKENS:
             return []
@@ -126,11 +135,11 @@ def parse(text: str, *, inflects: bool, is_english: bool = True) -> Query:
 
     Args:
         text: the query.
-        inflects: merge words of one stem to one term that matches their inflections, and mark stop
-            words and question words. Otherwise every word is a term of its own that matches only
-            itself.
-        is_english: whether the chunks are in English; if so, words in Latin letters are question
-            words in English only.
+        inflects: whether to merge the words that have the same stem to one term, which matches
+            their inflections, and to mark stop words and question words. Otherwise each distinct
+            word is a term that matches only itself.
+        is_english: whether the chunks are in English; then question words of other languages are
+            not marked if they are in Latin letters.
     """
     parse_text = _parse_cached if len(text) <= MAX_CACHED_CHARS else _parse
     return parse_text(text, inflects, is_english)
@@ -202,7 +211,10 @@ def _tokenize(text: str, inflects: bool) -> Query:
 
 
 def _ascii_spellings(text: str) -> list[str]:
-    """Return the words of an ASCII text in lowercase, as `tokenize`; parts follow an identifier."""
+    """Return the words of an ASCII text in lower case.
+
+    The words and their order are those of `tokenize`: the parts of an identifier follow it.
+    """
     if not _IDENTIFIER.search(text):
         return _PLAIN_WORD.findall(text.lower())
     spellings = []
@@ -233,12 +245,15 @@ def _plain_word(spelling: str, inflects: bool) -> QueryTerm:
 def _merge_words(
     text: str, ids: Ids, words: Sequence[QueryTerm], word_of_token: npt.NDArray[np.int16]
 ) -> Query:
-    """Return a query whose terms are the words, merged if their keys are equal, and counted.
+    """Return a query in which words with equal `QueryTerm.key` are merged to one term.
+
+    The `qtf` of a term is the number of tokens of its words in the query. Only the first
+    `MAX_INFLECTED` terms match inflections.
 
     Args:
         text: the query.
-        ids: term ids of its tokens.
-        words: its words.
+        ids: term ids of its tokens, in reading order.
+        words: its distinct words, or one word for each token.
         word_of_token: index of each token's word; -1 for none.
     """
     index_of_key: dict[Hashable, int] = {}
@@ -260,10 +275,11 @@ def _merge_words(
 
 
 def _mark_question_words(query: Query, is_english: bool) -> Query:
-    """Mark the words that only form a question as stop words.
+    """Mark as stop words the words of a query that are only part of the form of a question.
 
-    These are its frame, and question words of other languages. A query without other words is
-    returned unchanged.
+    These are the words of the frame of an English question (see `question_frame`), unless they also
+    occur outside of the frame, and question words of other languages. The query is returned
+    unchanged if all its other words are stop words.
     """
     terms = query.terms
     order = query.order.tolist() if query.order.size <= _MAX_LISTED_TOKENS else []

@@ -102,7 +102,12 @@ def find_variants(text: str, unknown: Sequence[str]) -> list[Variants]:
 
 
 def _variants_of(word: str, start: int) -> Variants:
-    """Return the variants of a word that begins at a character of the query."""
+    """Return the variants of one word of the query.
+
+    Args:
+        word: the word.
+        start: index of its first character in the text of the query.
+    """
     match = _LETTERS_AND_DIGITS.fullmatch(word)
     if match is not None:
         separated = " ".join([part for part in match.groups() if part])

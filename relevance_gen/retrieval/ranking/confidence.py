@@ -3,22 +3,28 @@
     x          = s₁ · c · max(n, 3)
     confidence = x^a / (x^a + h^a)              a = 3.95, h = 0.696; 0 without results
 
-s₁ is the best score, n the number of distinct words of the query with weight, and c the share of
-their idf in one place: the greatest coverage of a result by a window of 24 tokens, as
-`stages.proximity` defines it, times the share of the idf that words have which occur in any chunk.
-Stop words are part of n and of that share only if no chunk has another word. So c · n is about the
-number of words of the query in one window. A score alone is not sufficient: long queries score
-lower than short ones, and a query about another subject finds a few of its words almost anywhere,
-but seldom together. One or two words count as three: users who enter so few words look for exactly
-these. A weighting without windows uses the best score as coverage.
+* s₁ is the best score.
+* n is the number of distinct words of the query that have a weight.
+* c is a product of two factors. The first is the greatest coverage of a result by a window of 24
+  tokens, as `stages.proximity` defines it. The second is the idf of the words that occur in any
+  chunk, divided by the idf of all n words.
 
-The second line is a scale and changes no order. At ½, queries written for the collection and
-queries written for other collections are equally likely, if all else is equal; h is that middle,
-and a is its steepness. Both are fitted to the scores of ``pivoted`` on ten public collections, each
-searched with at most 80 queries of each other collection; a fit to more kinds of collections gave
-nearly the same, and ``bench.answerable --fit``, which uses more queries, comes close. That the
-right collection lacks the answer is much harder to detect than that it is the wrong collection.
-Source: the formula is ours, measured in docs/measurements.md.
+Stop words are counted in n and in the second factor only if no chunk has another word of the query.
+So c · n is approximately the number of words of the query in one window. A score alone is not
+sufficient: long queries score lower than short queries, and a few words of a query about another
+subject occur in almost any collection, but seldom close together. One or two words count as three,
+because users who enter so few words look for exactly these words. For a weighting without windows,
+the best score is used as the coverage.
+
+The second line of the formula is only a scale: of two queries, the query with the greater x has the
+greater confidence. The confidence is ½ if a query that was written for the collection, and a query
+that was written for another collection, are equally likely to have this x. h is the x at which that
+happens, and a is the steepness there. Both are fitted to the scores of ``pivoted`` on ten public
+collections; each was searched with at most 80 queries of each other collection. A fit to more kinds
+of collections gave nearly the same values, and ``bench.answerable --fit``, which uses more queries,
+gives similar values. The estimate detects much better that the query is about another subject than
+that the collection, although it is about the subject, lacks the answer. Source: the formula is
+ours, measured in docs/measurements.md.
 """
 
 from __future__ import annotations

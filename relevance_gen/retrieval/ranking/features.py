@@ -47,7 +47,10 @@ class SegmentReader(Protocol):
 
     @property
     def denominators(self) -> Floats:
-        """Length normalization of each chunk of the segment, shape (N,)."""
+        """The divisor of the scalar product of each chunk with the query, shape (N,).
+
+        The number normalizes the score by the length of the chunk.
+        """
 
     def postings_of(
         self, terms: Sequence[QueryTerm], matches: Sequence[Match | None]

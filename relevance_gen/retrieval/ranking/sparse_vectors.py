@@ -36,9 +36,10 @@ _Keys: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
 
 @frozen(eq=False)
 class SparseVector:
-    """The entries of n sparse vectors, a vector for each chunk.
+    """The entries of n sparse vectors, one vector for each chunk.
 
-    There is an entry for each occurrence of a prefix or n-gram.
+    A dimension of a vector is a word prefix or a character n-gram, and its value is the number of
+    its occurrences in the chunk. There is one entry for each occurrence.
     """
 
     entries: Hashes  # dimension of each entry, chunk after chunk; 0 is not counted. Shape (T,)
@@ -48,7 +49,11 @@ class SparseVector:
     )
 
     def __reduce__(self) -> tuple[type[SparseVector], tuple[Hashes, Offsets]]:
-        """Pickle entries as hashes: a segment can have millions of dimensions."""
+        """Pickle the hash of each entry's dimension instead of its index.
+
+        The array of the hashes of all dimensions, which can have millions of elements, is then not
+        pickled.
+        """
         return SparseVector, (_to_hashes(self.hashes, self.entries), self.counts)
 
     @classmethod
@@ -113,9 +118,17 @@ class SparseVector:
         )
 
     def _count(self, batch: slice, ends: Offsets) -> tuple[_Keys, Offsets]:
-        """Return the distinct keys of a batch of entries, ascending, and the count of each.
+        """Count the distinct keys of a batch of entries.
 
-        `ends`: the index after the last entry of each chunk.
+        A key is a dimension and a chunk, combined to one integer: the chunk is in the lowest
+        `_CHUNK_BITS` bits. Keys of dimension 0 are left out.
+
+        Args:
+            batch: slice of the entries.
+            ends: the index after the last entry of each chunk, shape (n,).
+
+        Returns:
+            The distinct keys, ascending, and the number of entries with each key.
         """
         has_few = self.hashes is not None and self.hashes.size <= _MAX_DIMENSIONS_32_BIT
         dtype: type[np.unsignedinteger[Any]] = np.uint32 if has_few else np.uint64
@@ -145,7 +158,11 @@ def _to_hashes(hashes: Hashes | None, dimensions: _Keys) -> _Keys:
 
 @frozen(eq=False)
 class Tally:
-    """How often each of n chunks has each dimension, as P counts by dimension, then by chunk."""
+    """The number of occurrences of each dimension in each of n chunks.
+
+    There are P counts, one for each pair of a dimension and a chunk in which it occurs, sorted by
+    dimension and then by chunk.
+    """
 
     n_chunks: int  # number of chunks, n
     hashes_of: Hashes | None  # hash of each dimension of the vectors; None if dimensions are hashes

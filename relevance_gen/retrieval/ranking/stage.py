@@ -114,14 +114,18 @@ class Stage(ABC):
 
     @abstractmethod
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
-        """Update the scores of a table, and store each chunk's addend in its columns."""
+        """Update the scores in `table`.
+
+        What the stage adds to the score of each chunk is stored in the column of the table that is
+        named in `parts`.
+        """
 
     def self_score(self, total: float, own: SelfMatch) -> float:
-        """Return the score after this stage of the query matched against itself.
+        """Return the score, after this stage, of a chunk that is identical to the query.
 
         Args:
-            total: the score before this stage.
-            own: the values that normalize the score.
+            total: the score of this chunk before this stage.
+            own: the values that normalize this score.
         """
         del own
         return total
@@ -172,10 +176,20 @@ class RerankStage(Stage):
     def explain(
         self, table: CandidateTable, row: int, before: float, after: float
     ) -> dict[str, Any]:
-        """Return the contributions to the score of the chunk at a row, by fields of `Explanation`.
+        """Return what this stage contributes to the score of the chunk at a row of the table.
 
-        The rest of the score after the stage comes from the score before it, each part of which is
-        scaled by the same factor.
+        The score after the stage minus these contributions is the scaled score before the stage:
+        all parts of that score are multiplied by the same factor.
+
+        Args:
+            table: the candidates.
+            row: the row of the chunk.
+            before: the score of the chunk before this stage.
+            after: the score of the chunk after this stage.
+
+        Returns:
+            Values by names of fields of `Explanation`: for each of `parts` that the stage returns,
+            its contribution; other fields are copied into the explanation.
         """
 
 
@@ -239,9 +253,11 @@ class Ranking:
 class CandidateTable:
     """Candidates with their scores and a column for each part of the score.
 
-    Stages update it in place. Stages before normalization score the chunks at `stage_rows`, the
-    best by lexical score, and the best that pass the filter. A chunk's score must not depend on the
-    filter, so chunks are compared with `top_rows`, which are the best regardless of the filter.
+    Stages update the table in place. Stages that run before the normalization score the chunks at
+    `stage_rows`: the chunks that are best by lexical score, and those that are best among the
+    chunks that pass the filter. The score of a chunk must not depend on the filter. Therefore, a
+    stage that compares a chunk with other chunks uses those at `top_rows`, which are the best by
+    lexical score regardless of the filter.
     """
 
     query: WeightedQuery

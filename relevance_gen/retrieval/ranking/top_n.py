@@ -78,11 +78,12 @@ def _nth_best(values: Floats, n: int) -> float:
 
 
 def _block_maxima(scores: Floats, n: int) -> Floats:
-    """Return the maximum of each block of scores; None for too few scores.
+    """Return the maximum of each block of scores; an empty array if there are too few scores.
 
-    At least n scores reach the n-th best maximum, so only scores of blocks whose maximum reaches it
-    are compared. With b blocks, a block consists of every b-th score, so that numpy compares rows;
-    the last scores, fewer than b, are in no block.
+    At least n scores are greater than or equal to the n-th best of these maxima. So the caller
+    needs to compare only the scores of the blocks whose maximum is at least that number. With b
+    blocks, a block consists of every b-th score, so that numpy computes the maxima by comparing
+    rows; the last scores, fewer than b, are in no block.
     """
     n_blocks = max(_BLOCKS_PER_RESULT * n, scores.size // _MAX_BLOCK_SIZE)
     block_size = scores.size // n_blocks
