@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import anthropic
 import pytest
 
@@ -12,10 +14,16 @@ TEXT = "word0 word1 word2 "
 """The text of the scripted server after three steps."""
 
 
+@pytest.fixture
+def client(server: Server) -> Iterator[anthropic.Anthropic]:
+    """Anthropic's client of the server, whose connections are closed after the test."""
+    with anthropic.Anthropic(api_key=KEY, base_url=server.url, max_retries=0) as client:
+        yield client
+
+
 @pytest.mark.parametrize("kind", ["text", "content"])
-def test_anthropics_client_reads_citations(server: Server, kind: str) -> None:
+def test_anthropics_client_reads_citations(client: anthropic.Anthropic, kind: str) -> None:
     """Complete and streamed citations are equal: sentences of plain text, and blocks of block content."""
-    client = anthropic.Anthropic(api_key=KEY, base_url=server.url, max_retries=0)
     data = (
         TALE
         if kind == "text"
@@ -63,9 +71,10 @@ def test_anthropics_client_reads_citations(server: Server, kind: str) -> None:
     assert client.messages.count_tokens(model="m", messages=asked["messages"]).input_tokens > 3
 
 
-def test_large_documents_are_answered_without_citations(server: Server) -> None:
+def test_large_documents_are_answered_without_citations(
+    server: Server, client: anthropic.Anthropic
+) -> None:
     """The answer is complete, also streamed, and all reserved memory is released."""
-    client = anthropic.Anthropic(api_key=KEY, base_url=server.url, max_retries=0)
     source = {"type": "text", "media_type": "text/plain", "data": f"{TALE} " * 150_000}
     document = {"type": "document", "source": source, "citations": {"enabled": True}}
     asked: dict = {

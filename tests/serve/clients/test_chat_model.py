@@ -53,10 +53,11 @@ def server(model: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def openai(server: Server) -> OpenAI:
+def openai(server: Server) -> Iterator[OpenAI]:
     from openai import OpenAI
 
-    return OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0, timeout=300)
+    with OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0, timeout=300) as client:
+        yield client
 
 
 def test_chat_template_of_the_file_gives_a_turn_that_ends(openai: OpenAI) -> None:
@@ -128,15 +129,15 @@ def test_prefix_cache_serves_repeated_system_prompt(server: Server) -> None:
     """A second question after the same system prompt computes its own tokens only."""
     from anthropic import Anthropic
 
-    client = Anthropic(base_url=server.url, auth_token=KEY, max_retries=0, timeout=300)
     system = "You answer from these notes. " + " ".join(CHUNKS * 8)
-    for question in (QUESTION, "Who built the lighthouse?"):
-        message = client.messages.create(
-            model="any",
-            system=system,
-            messages=[{"role": "user", "content": question}],
-            max_tokens=20,
-        )
+    with Anthropic(base_url=server.url, auth_token=KEY, max_retries=0, timeout=300) as client:
+        for question in (QUESTION, "Who built the lighthouse?"):
+            message = client.messages.create(
+                model="any",
+                system=system,
+                messages=[{"role": "user", "content": question}],
+                max_tokens=20,
+            )
     usage = message.usage
     assert usage.cache_read_input_tokens is not None
     n_prompt = usage.input_tokens + usage.cache_read_input_tokens
