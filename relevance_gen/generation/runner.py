@@ -200,7 +200,14 @@ class Runner:
     def generate(
         self, request: Request | None = None, **fields: Unpack[RequestFields]
     ) -> GenerationResponse:
-        """Submit a request and return its response. Arguments and errors: see `submit`."""
+        """Submit a request, wait for it, and return its response. Arguments: see `submit`.
+
+        Raises:
+            RequestCancelledError: the request was cancelled.
+            InvalidRequestError: also if the request does not fit the model, or if `on_text` calls
+                this method in the thread of a model.
+            RelevanceGenError: see `submit`; or the request failed.
+        """
         return self._wait_for(lambda: self.submit(request, **fields))
 
     def _wait_for(self, submit: Callable[[], Future[GenerationResponse]]) -> GenerationResponse:
@@ -285,9 +292,15 @@ class Runner:
         chat_template: str | None = None,
         client: str | None = None,
     ) -> RenderedChat:
-        """Render a conversation to its next request, and the format of the model's turns.
+        """Return the request for the next turn of a conversation, and the format of this turn.
 
-        Pass the format to `submit` in a context with ``is_chat`` and this ``output_format``.
+        Submit the request in a context with ``is_chat=True`` and the returned ``output_format``.
+
+        Args:
+            conversation: the messages, tools and template variables.
+            request: all other options.
+            chat_template: overrides the template in the model's file.
+            client: the client, as in `RequestContext`.
 
         Raises:
             InvalidRequestError: no template accepts these messages.
@@ -442,9 +455,9 @@ class Runner:
             worker.stop()
 
     def _join(self, timeout_s: float | None) -> bool:
-        """Wait for the threads of all workers except the calling thread.
+        """Wait for the threads of all workers; return whether they have ended.
 
-        Return whether they have ended.
+        In the thread of a worker, return True at once: a thread cannot wait for itself.
         """
         deadline = _Deadline(timeout_s)
         return self._is_worker_thread() or all(

@@ -124,7 +124,11 @@ def write(
 ) -> Writer:
     """Write the arrays that `types` names, and return the `Writer`, not yet sealed.
 
-    The arguments are those of `Writer`.
+    Args:
+        file: a file open for reading and writing.
+        types: names and types of the arrays, in the order of the file.
+        settings: JSON values to store in the header of the file; the key ``arrays`` is reserved.
+        arrays: at least the arrays that `types` names.
     """
     sizes = {name: arrays[name].size for name in types}
     writer = Writer(file, types, settings, sizes)

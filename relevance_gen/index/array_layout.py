@@ -84,7 +84,7 @@ class ArraySpec:
 
     @property
     def attribute(self) -> str:
-        """Name of the attribute of that object that has the array."""
+        """Name of the array's attribute in the object at `owner_path`."""
         return self.path.rpartition(".")[2]
 
 
@@ -144,9 +144,10 @@ CHUNK_ATTRIBUTES: Final = tuple(
 
 
 def arrays_of(segment: object) -> Iterator[tuple[str, Array]]:
-    """Yield the name in a file and the array for each array of a segment, except of its chunks.
+    """Yield for each array of a segment the name of the array in a file, and the array.
 
-    Arrays that the segment lacks, such as vectors, are skipped.
+    The texts, metadata and titles of the chunks are not included. Arrays that the segment lacks,
+    such as vectors, are skipped.
     """
     for spec in _SPECS:
         if not spec.path:
@@ -161,7 +162,7 @@ def attributes(
     arrays: Mapping[str, Array],
     owner_path: str,
 ) -> dict[str, Any]:
-    """Return the arrays of a file that belong to one object of a segment, by its attributes.
+    """Return the arrays that belong to one object of a segment, by the names of its attributes.
 
     Args:
         arrays: all arrays of the file, by name.

@@ -270,9 +270,14 @@ class Lexicon:
         term_ords: Offsets,
         codes: npt.NDArray[np.uint32],
     ) -> Flags:
-        """Return whether each of m terms is one edit away from a word of n code points, shape (m,).
+        """Return whether each of m terms is at most one edit away from a word, shape (m,).
 
-        The terms have n - 1 to n + 1 letters.
+        The first letter of the term and of the word must be equal. An edit is an insertion, a
+        deletion, a substitution, or a transposition of adjacent letters.
+
+        Args:
+            term_ords: ordinals of terms with n - 1 to n + 1 letters, shape (m,).
+            codes: code points of the word, shape (n,).
         """
         n = codes.size
         n_letters = self.n_letters[term_ords]

@@ -22,7 +22,11 @@ ALLOW_PARTIAL: Final = (
 
 
 def _documentation() -> dict[str, str]:
-    """Return the documentation of each option from the docstrings of its class."""
+    """Return the documentation of each option by name.
+
+    The documentation is read from the docstrings of `SearchParams` and `SearchModels`; that of
+    ``allow_partial`` is a constant.
+    """
     entries = dict(_ENTRY.findall(SearchParams.__doc__ or ""))
     entries |= dict(_ENTRY.findall(SearchModels.__doc__ or ""))
     return entries | {"allow_partial": ALLOW_PARTIAL}
@@ -38,12 +42,17 @@ def _default_of(name: str) -> Any:
 def with_options(
     options_class: type, without: tuple[str, ...] = ()
 ) -> Callable[[Function], Function]:
-    """Return a decorator of functions that take the options of a class.
+    """Return a decorator for functions whose keyword arguments are the options of a class.
 
-    The last parameter of such a function is ``**options: Unpack[options_class]``, or of a subclass.
-    In ``__signature__`` the decorator replaces that parameter by the options, and in the docstring
-    the entry ``options:`` by their documentation. A parameter of a subclass remains after
-    the options; options in `without` are not shown.
+    The last parameter of such a function is ``**options: Unpack[C]``, where C is `options_class` or
+    a subclass of it. The decorator adds each option of `options_class` to ``__signature__`` as a
+    keyword-only parameter, and replaces the entry ``options:`` in the docstring by the
+    documentation of these options. If C is `options_class`, ``**options`` is removed from the
+    signature; if C is a subclass, it remains as the last parameter.
+
+    Args:
+        options_class: a typed dictionary whose keys are the names of the options.
+        without: names of options that are not shown.
     """
 
     def decorate(function: Function) -> Function:

@@ -9,17 +9,18 @@ cosines of TF-IDF vectors. N is the number of chunks, df(t) the number of chunks
     w(t, q) = (1 + ln qtf) · idf(t)      n(d) = ‖w(·, d)‖₂      m = mean of n over all chunks
     cosine(q, d) = Σ_t w(t, q) w(t, d) / (‖w(·, q)‖₂ · (0.4 m + 0.6 n(d)))
 
+This is a cosine if each chunk is given one extra coordinate, which is zero in every query, so that
+the chunk's length equals the pivoted length 0.4 m + 0.6 n(d). Source: Singhal, Buckley, Mitra,
+"Pivoted Document Length Normalization", SIGIR 1996; the saturation of tf is BM25's (Robertson and
+Walker, SIGIR 1994).
+
 Numbers that are not years add at most a tenth to the square of n(d): otherwise tables rank below
 prose.
 
-If n = 1, 2 or 3 other words of the query occur in any chunk, the idf of stop words is multiplied by
-2^(1 − n); if n > 3 it is 0. The idf of question words is 0 if n > 0. If n = 0, all words keep their
-idf.
-
-It is a cosine if each chunk is given one extra coordinate, which is zero in every query, so that
-the chunk's length equals its denominator: pivoted normalization. Source: Singhal, Buckley, Mitra,
-"Pivoted Document Length Normalization", SIGIR 1996; the saturation of tf is BM25's (Robertson and
-Walker, SIGIR 1994).
+The idf of stop words depends on the number k of words of the query that are not stop words and
+occur in any chunk. If k = 0, all words keep their idf. If k = 1, 2 or 3, the idf of stop words is
+multiplied by 2^(1 − k); if k > 3, it is 0. If k > 0, the idf of question words, and of stop words
+that occur in no chunk, is 0.
 
 ``cosine`` is the textbook's, SMART ltc.ltc with scikit-learn's smoothed idf, to verify the
 implementation: for equal terms its scores equal those of ``TfidfVectorizer(sublinear_tf=True)``:
@@ -228,10 +229,11 @@ def _square_sum(ids: Ids) -> float:
 def _idf_of_content(
     df: Sequence[int], terms: Sequence[QueryTerm], n_chunks: int
 ) -> tuple[float, ...]:
-    """Return ``ln(1 + N / df)`` of each term of a query.
+    """Return the idf of each term of a query: ``ln(1 + N / df)``, reduced for stop words.
 
-    The idf of a stop word is reduced as in the module's formula, by the number of other words of
-    the query that occur in a chunk.
+    df is at least 1 in this formula. If a word other than a stop word occurs in a chunk, the idf of
+    a stop word is multiplied by a factor that depends on the number of such words (see the module),
+    and the idf of a question word, or of a stop word that occurs in no chunk, is 0.
     """
     n_content = 0
     for term, n in zip(terms, df, strict=True):

@@ -146,7 +146,11 @@ class Sandbox:
         forks.register(self)
 
     def renew_after_fork(self) -> None:
-        """Create the lock again; the child process belongs to the parent."""
+        """Create a new lock in a forked process.
+
+        The child process of the sandbox still belongs to the process that forked; the next call in
+        the forked process starts another one.
+        """
         self._lock = threading.Lock()
 
     def call(

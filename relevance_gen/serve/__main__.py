@@ -13,10 +13,11 @@ _POSIX_MODULES = {"fcntl", "resource"}
 
 
 def main(arguments: list[str]) -> int:
-    """Serve until a signal arrives, and return the exit status.
+    """Run the server until it receives a signal that stops it, and return the exit status.
 
-    If a package of the server is missing, print the command that installs it, and return 2; on a
-    system other than Linux and macOS, print that.
+    If a package that the server needs is missing, write the command that installs it to standard
+    error, and return 2. On a system other than Linux and macOS, write that the server runs only on
+    these systems, and return 2.
     """
     try:
         command = importlib.import_module("relevance_gen.serve.processes.command")

@@ -88,7 +88,10 @@ def document(routes: tuple[Route, ...]) -> bytes:
 
 
 def _responses(operation: JsonObject, errors: JsonObject) -> JsonObject:
-    """Return the responses of an operation.
+    """Return the responses of an operation, with the response 403 in addition.
+
+    If the operation has ``errors``, each reference to a common error response is replaced by a copy
+    of that response whose body has this schema.
 
     Args:
         operation: the operation; its ``errors``, if any, is the schema of its error bodies.

@@ -62,9 +62,13 @@ class NamedModel:
 
 
 def named_models(text: str) -> tuple[NamedModel, ...]:
-    """Parse models: pairs ``NAME=FILE``, separated by commas, or one file.
+    """Parse models: pairs ``NAME=FILE``, separated by commas; the first can be a file without name.
 
-    A file without a name gets the name of the file without its suffix.
+    The default name of a file is the file name without ``.gguf``; the default name of a model on
+    the hub is ``owner/name``.
+
+    Raises:
+        ValueError: the text is not of this form.
 
     >>> [model.name for model in named_models("small=/models/q.gguf,big=owner/name")]
     ['small', 'big']
@@ -100,7 +104,8 @@ def _pairs(text: str, value: str, allowed: str) -> tuple[tuple[str, str], ...]:
         allowed: a description of the allowed pairs, for errors.
 
     Raises:
-        ValueError: a pair is not allowed; the message is `allowed`.
+        ValueError: a pair is not allowed; the message is `allowed`, followed by the characters that
+            NAME can have.
     """
     pairs = []
     for pair in re.split(r",(?=[\w.-]+=)", text):

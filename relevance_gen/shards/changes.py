@@ -179,7 +179,12 @@ class IndexWriter:
         return evolve(version, shards=tuple(remaining))
 
     def compact(self) -> int:
-        """Merge neighboring shards up to `MAX_SHARD_TOKENS`; return the decrease in number."""
+        """Merge neighboring shards; return by how many the number of shards has decreased.
+
+        A merged shard has at most `MAX_SHARD_TOKENS`. A shard with removed chunks is written again
+        without these chunks, even if it is not merged with another. 0 is returned if the index does
+        not exist.
+        """
         version = self._versions.begin().version
         if version is None:
             return 0

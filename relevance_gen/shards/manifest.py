@@ -264,7 +264,16 @@ def _seal(content: dict[str, Any]) -> bytes:
 
 
 def _unseal(content: bytes, name: str, location: str) -> dict[str, Any]:
-    """Check the hash and the format of a file; return its other fields with `format`."""
+    """Check the hash and the format of a file; return all its fields except the hash.
+
+    Args:
+        content: the content of the file, as `_seal` returns it.
+        name: the name of the file, for errors.
+        location: the location of the index, for errors.
+
+    Raises:
+        IndexFormatError: the content is damaged, or of another program or format.
+    """
     unsealed, seal = content[:-_SEAL_BYTES], _SEAL.fullmatch(content[-_SEAL_BYTES:])
     sha256 = hashlib.sha256(unsealed).hexdigest().encode()
     is_intact = seal is not None and seal[1] == sha256

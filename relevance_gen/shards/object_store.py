@@ -1,7 +1,7 @@
 """Read and write the files of one folder, on this machine or in an `fsspec` object store.
 
-Every call to a remote store ends within a time limit and fails with an `OSError`. Calls to the
-local file system have no limit of their own.
+A call to a remote store has a time limit. A call that fails, or that does not end within its time
+limit, raises an `OSError`. Calls to the local file system have no limit of their own.
 """
 
 from __future__ import annotations

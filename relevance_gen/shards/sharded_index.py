@@ -177,7 +177,9 @@ class ShardedIndex(MutableIndex):
 
         Raises:
             IndexFormatError: the index is missing or damaged.
-            InvalidRequestError: the location is not an address, or the index has another encoding.
+            IndexUnavailableError: the cache is full, or this process may not open enough files.
+            InvalidRequestError: the location is neither a path nor an address that `fsspec` can
+                open, or the index has another encoding.
             OSError: the store does not answer.
         """
         reader = VersionReader(location, encoding, cache)
@@ -204,7 +206,9 @@ class ShardedIndex(MutableIndex):
                 ``progress``, as for `relevance_gen.ChunkIndex.build`.
 
         Raises:
-            IndexFormatError: the location has an `index.json` of another program.
+            IndexFormatError: the location has an `index.json` of another program, or an index that
+                is damaged or of another format version, which is not replaced.
+            IndexUnavailableError: this process may not open enough files.
             InvalidRequestError: an argument or a chunk is invalid.
             OSError: the source cannot be read, or the store does not answer.
         """
@@ -232,11 +236,15 @@ class ShardedIndex(MutableIndex):
         return len(self._snapshot.version.shards)
 
     def refresh(self) -> bool:
-        """Open the newest version; return False if the opened version is the newest.
+        """Open the newest version; return True if it was opened, False if it was open already.
+
+        If an exception is raised, the version that was open before remains open.
 
         Raises:
-            IndexFormatError: the index is damaged; the version before remains.
-            OSError: the store does not answer; the version before remains.
+            IndexFormatError: the index is missing or damaged.
+            IndexUnavailableError: the cache is full, or this process may not open enough files.
+            InvalidRequestError: the index was replaced by an index with another encoding.
+            OSError: the store does not answer.
         """
         with self._refreshing:
             while True:
@@ -305,6 +313,9 @@ class ShardedIndex(MutableIndex):
             **options: as for `build`.
 
         Raises:
+            IndexConflictError: the index was replaced by an index with another weighting or
+                encoding.
+            IndexFormatError: the index does not exist any more, or is damaged.
             InvalidRequestError: an argument or a chunk is invalid; none was added.
             OSError: the source cannot be read, or the store does not answer.
         """
@@ -322,10 +333,16 @@ class ShardedIndex(MutableIndex):
         return self._reader.open(version)._read(find_positions)
 
     def compact(self) -> int:
-        """Merge neighboring shards, discard removed chunks, and return the decrease in number.
+        """Merge neighboring shards, discard removed chunks; return the decrease in shards.
 
+        The result is the number of shards before, minus the number of shards after the merging.
         `add` already merges small shards; `compact` makes searches of an index with many changes
         faster.
+
+        Raises:
+            IndexConflictError: the index was replaced by an index with another weighting or
+                encoding.
+            OSError: the store does not answer.
         """
         n_merged = self._writer.compact()
         self.refresh()

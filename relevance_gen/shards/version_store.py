@@ -99,7 +99,15 @@ class VersionStore:
         return parse_version(content, name, self.location)
 
     def begin(self) -> Newest:
-        """Begin a change: return the newest version, to pass it to `publish`."""
+        """Begin a change: return the newest version, to pass it to `publish`.
+
+        The returned version is None if the location has no `index.json`.
+
+        Raises:
+            IndexFormatError: `index.json` is of another program, or the index is damaged or of
+                another format.
+            OSError: the store does not answer.
+        """
         pointer = self.files.read_state(POINTER_FILE)
         if pointer.content is None:
             return Newest(None, pointer)

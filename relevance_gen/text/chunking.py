@@ -219,7 +219,11 @@ class _Breaks:
 
     @LazyAttribute
     def _sentence_ends(self) -> list[int]:
-        """Ends of all sentences, ascending; computed when a chunk must end before the text."""
+        """Ends of all sentences, ascending.
+
+        They are computed on first use, so that a text that fits into one chunk is not searched for
+        sentences.
+        """
         return sentence_ends(self._text)
 
     def first_start(self, low: int, high: int) -> int:

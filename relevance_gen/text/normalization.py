@@ -114,10 +114,12 @@ _ASTRAL: Final = re.compile("[\U00010000-\U0010ffff]")
 
 
 def fold_character(character: str) -> str:
-    """Return the folded form of one character, before blocks of characters are moved.
+    """Return the folded form of one character that is not an emoji.
 
-    The result is "" for a character that is removed, and can have several characters. Letters that
-    become ASCII keep their case, as ASCII does: ``CAFÉ`` must not contain a camel-case boundary.
+    An emoji becomes a space; the callers must fold emoji separately. The code point of the result
+    is not moved to another block: `_move` does that, see `relevance_gen.text.scripts`. The result
+    is "" for a character that is removed, and can have several characters. Letters that become
+    ASCII keep their case, as ASCII does: ``CAFÉ`` must not contain a camel-case boundary.
 
     >>> [fold_character(c) for c in "éÉßЙ、٣"]
     ['e', 'E', 'ss', 'й', ' ', '3']

@@ -6,9 +6,11 @@ determines its kind:
 =========  ==================================================  ===============================
 lead byte  characters                                          terms
 =========  ==================================================  ===============================
-E3–ED      Han, Kana, Bopomofo, Yi, Hangul                     overlapping pairs of characters
+E3–ED      Han, Kana, Bopomofo, Yi, Hangul; the emoji of       overlapping pairs of characters
+           U+2600–U+27BF, moved to U+A490–U+A64F
 EE         Thai, Lao, Burmese, Khmer, moved to U+E000–U+E3FF   overlapping triples of characters
-other      every other script                                  words
+other      every other script; U+A490–U+ABFF is moved to       words
+           U+F000–U+F76F, because it has lead bytes of Hangul
 =========  ==================================================  ===============================
 """
 

@@ -104,9 +104,12 @@ def sentence_ends(
 
 
 def unwrapped(text: str) -> str:
-    """Return a text with the line breaks removed that do not end a sentence.
+    """Return a text in which the line breaks that do not end a sentence are removed.
 
-    A space replaces the line break, except after a character of Chinese or Japanese.
+    Each removed line break is replaced by a space, or by nothing after a character of Chinese or
+    Japanese. White space at the end of the result is removed. A text should have neither blank
+    lines nor white space at the end of lines: of two line breaks in succession, the second becomes
+    a space; and a line break after white space is removed even if it ends a sentence.
     """
     ends = set(_ends_of_lines(text))
     parts = []

@@ -58,9 +58,9 @@ class Occurrences:
     Attributes:
         folded: the folded, lower-cased bytes of all texts.
         start: offset of each occurrence in `folded`, ascending, shape (T,).
-        length: bytes of each occurrence, shape (T,).
+        length: number of bytes of each occurrence, shape (T,).
         ids: id of each occurrence's term, shape (T,).
-        counts: number of occurrences of each text, shape (n,).
+        counts: number of tokens in each text, shape (n,).
         digits: offsets of the digits in `folded`, ascending.
     """
 
@@ -100,7 +100,9 @@ class _Slices:
 
 
 def is_number(word: str) -> bool:
-    """Return whether a folded word begins and ends with a digit, and is not a year from 1900 on.
+    """Return whether a folded word begins and ends with a digit, and does not look like a year.
+
+    A word of four characters that begins with 19 or 20 looks like a year.
 
     >>> [is_number(word) for word in ("7", "1250", "3x4", "1999", "2b")]
     [True, True, True, False, False]

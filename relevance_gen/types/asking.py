@@ -78,8 +78,9 @@ class CompressionResponse(CompressionResponseDisplay, Sequence[SelectedSentence]
 class CitedSpan(Span):
     """A sentence of a source that supports a sentence of an answer.
 
-    Its ``score`` is the share of the answer sentence's word weight that the source sentence
-    contains.
+    Its ``score`` is in (0, 1]: the total weight of the distinct words that both sentences contain,
+    divided by the total weight of the distinct words of the answer's sentence. The rarer a word is
+    in the sources, the greater its weight; for the formula see `relevance_gen.asking.citations`.
 
     Attributes:
         source: number of the source, from 0; ``start`` and ``end`` are positions in its chunk's

@@ -61,18 +61,21 @@ class Span:
 
 @frozen
 class SearchResult(PydanticSerializable):
-    """A chunk that shares at least one word or feature with the query, or was added by `fill`.
+    """A chunk that a search returns.
+
+    The chunk shares at least one word or character sequence with the query, or was found by an
+    encoder, a reranker or the search option ``neighbors``; or the search option ``fill`` added it.
 
     Attributes:
         chunk_id: 0, 1, 2 … in the returned order.
         chunk_txt: the chunk's text, unchanged.
         chunk_score: relevance in (0, 1]; 1.0 is the score of a chunk that equals the query; 0 for a
-            chunk that shares nothing with the query.
+            chunk that ``fill`` added.
         metadata: the chunk's metadata, the same object; ``{}`` if the chunk has none.
         original_index: position of the chunk in the input.
         spans: the spans that answer the query; ``None`` unless requested. The first span is the
             best passage. The following spans are the matching words of the chunk, in ascending
-            order and without overlap.
+            order and without overlap. Empty if no word of the query is in the chunk.
         title: the chunk's title; if it is "", ``to_dict`` omits it.
         num_collapsed: number of other results that this result represents, if results are collapsed
             by a metadata key; if it is 0, ``to_dict`` omits it.
@@ -115,7 +118,7 @@ class SearchResult(PydanticSerializable):
 
     @property
     def is_filled(self) -> bool:
-        """Whether `fill` added the chunk, which shares nothing with the query."""
+        """Whether the search option ``fill`` added the chunk, which has the score 0."""
         return self.chunk_score == 0.0
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,9 +11,10 @@ T = TypeVar("T")
 
 
 def with_signature(cls: type[T]) -> type[T]:
-    """Set and return the class with a signature that includes all field types and defaults.
+    """Set the signature of an attrs class, with all field types and defaults; return the class.
 
-    attrs itself omits the types of converted fields, and the values of factory defaults.
+    Without it, the signature that attrs creates omits the types of converted fields, and the values
+    of factory defaults.
     """
     parameters = []
     for attribute in fields(cls):  # type: ignore[arg-type]

@@ -140,7 +140,15 @@ class SampleState:
         return self._random.random()
 
     def accept(self, sampled: SampledToken, piece: bytes) -> str:
-        """Append a token, decide whether the sample ends, and return the released text."""
+        """Append a sampled token, set `finish_reason` if the sample ends, and return the new text.
+
+        The new text may be empty: incomplete characters, and text that may belong to a stop string,
+        are held back until later tokens arrive.
+
+        Args:
+            sampled: the token and its log probabilities.
+            piece: the bytes of the token; not used if the token is an EOS token.
+        """
         token = sampled.token
         self.tokens.append(token)
         if sampled.logprob is not None:

@@ -5,22 +5,26 @@ step of the engine consists of the actions that `next_action` returns, up to a `
 assign free slots, compute at most `n_batch` tokens of prompts, start samples, and compute one token
 for each running sample.
 
-A free slot is assigned by priority first: anonymous clients get it only if no other client can use
-it. Then it goes to the client with the fewest slots, to that client's request with the fewest
-slots, and among equal requests to the request whose last slot is the longest time ago. So while a
-request waits for its first slot, each other request of its client gets at most one slot. If
-anonymous clients hold all slots and an authenticated client is waiting, the scheduler preempts one
-anonymous sample. It resumes from its saved state when a slot becomes free.
+A free slot is assigned by priority first: an anonymous client gets the slot only if no other client
+can use it. Among clients of the same priority, the slot goes to the client with the fewest slots;
+among the requests of this client, to the request with the fewest slots; and among requests with
+equally many slots, to the request whose last slot was assigned the longest time ago. So while a
+request waits for its first slot, each other request of its client gets at most one slot. If no slot
+is free, an anonymous client has a slot, and a request of another client can use a slot, the
+scheduler preempts one sample or prompt of an anonymous client. A preempted sample resumes from its
+saved state when a slot becomes free.
 
 The prompt of a request is computed in its first slot, and the request gets no second slot before
-that is done. Prompts are computed sequentially in chunks; a long prompt delays the running samples
-by one chunk per step. Short chunks of several prompts are computed as a batch if that takes less
-time; the chunk of the request whose turn it is always is among them. No slot stays free while
-samples wait, with one exception: see `max_retained_prompts`.
+the prompt is computed. Prompts are computed sequentially in chunks; a long prompt delays the
+running samples by one chunk per step. Short chunks of several prompts are computed as one batch if
+this takes less time; the batch always contains the chunk of the first prompt in the queue. Apart
+from samples whose prompt is being computed, a slot stays free while samples wait only in the case
+that `max_retained_prompts` describes.
 
-Chunks of a prompt always end at multiples of `n_batch`, regardless of other requests: a request's
-computation, and therefore its result, does not depend on which other requests are batched with it.
-(A batch has the same bits as its chunks computed alone: see `LanguageModel.prefill`.)
+Chunks of a prompt always end at multiples of `n_batch` or at the end of the prompt, regardless of
+other requests: the computation of a request, and therefore its result, does not depend on which
+other requests are batched with it. (A batch has the same bits as its chunks computed alone: see
+`LanguageModel.prefill`.)
 """
 
 from __future__ import annotations
@@ -166,12 +170,13 @@ def next_action(state: EngineState) -> Action | None:
 
 
 def max_retained_prompts(n_slots: int) -> int:
-    """Return how many requests of a priority may retain their prompts for samples not yet started.
+    """Return how many requests of the same priority may keep a computed prompt at the same time.
 
-    Any further request for several samples waits, unless its client has no other such request: so
-    requests of one client do not block another client. Except for one prompt of each client,
-    retained prompts use at most the memory of all slots, or of two slots, so that requests take
-    turns even on a single slot.
+    A prompt is kept if the request has samples that have not started. When this number is reached,
+    a further request for several samples gets no slot. Exception: a client none of whose requests
+    keeps a prompt always gets one, so that a client does not block other clients. Except for these
+    prompts, one for each client, the kept prompts use at most the memory of all slots. The number
+    is at least 2, so that requests take turns even if there is only one slot.
     """
     return max(2, n_slots)
 
@@ -220,10 +225,15 @@ def _assign_slots(state: EngineState) -> AssignSlot | Start | Preempt | Resume |
 
 
 def _first_slots(assignments: Mapping[int, int], queue_index: int) -> tuple[int, ...]:
-    """Return the slots at the beginning of `assignments` that belong to the request.
+    """Return the slots at the beginning of `assignments` that the request at `queue_index` gets.
 
-    `assignments` are in order of distribution. Slots after those of another request are distributed
-    again later, because a request whose samples have started moves to the end of the queue.
+    The result ends before the first slot of another request. The slots from there on are
+    distributed again by the next action, because a request whose samples have started moves to the
+    end of the queue.
+
+    Args:
+        assignments: queue index of the request by slot, in order of distribution.
+        queue_index: index of the request among the waiting requests.
     """
     slots = []
     for slot, assigned_index in assignments.items():
@@ -321,10 +331,12 @@ def _count_usable_slots(state: EngineState) -> list[int]:
 
 
 def _compute_prompts(state: EngineState) -> Tokenize | Prefill | None:
-    """Return the next action for prompts that have slots and are not computed; None without one.
+    """Return the next action for the prompts that have a slot and are not yet computed.
 
-    The action tokenizes a prompt, or computes the first chunk that is due as a batch with other
-    chunks of about the same length.
+    The action tokenizes a prompt, or computes the next chunk of the first such prompt as a batch
+    with chunks of other prompts of about the same length. Prompts of authenticated clients come
+    first. The result is None if there is no such prompt, or if this step may not tokenize another
+    prompt or has too small a budget for the first chunk.
     """
     by_priority = sorted(
         enumerate(state.waiting), key=lambda indexed: priority_of(indexed[1].client)

@@ -28,7 +28,13 @@ _TYPED_NAME: Final = '{"type"~:~"function"~,~"name'
 
 @functools.cache
 def split_words(text: str) -> tuple[str, ...]:
-    """Return the words of a marker."""
+    """Return the words of a marker's text, in order.
+
+    A word is a tag such as ``<tool_call>`` or ``[ARGS]``, a quoted name, a placeholder (NAME or
+    ANY), an unquoted name, or a punctuation mark, each with the tilde that follows it, if any.
+    Before ``"name`` at the start of an object, optional words for ``"type": "function",`` are
+    inserted, because models may write the type before the name.
+    """
     return tuple(_WORD.findall(text.replace('{"name', _TYPED_NAME)))
 
 
@@ -37,11 +43,13 @@ class OpeningMarker:
     """The text before a tool call, before reasoning or before an answer.
 
     Attributes:
-        text: words, which white space may separate in the output. NAME matches the name of a tool,
-            ANY any other name, and a word with a tilde after it is optional.
-        opens: the kind of part that follows.
-        lookahead: the marker matches only if any of these texts follows; a tool call has the
-            beginnings of arguments.
+        text: the words of the marker; in the output, white space may separate them. The word NAME
+            matches the name of a tool, ANY matches any other name, and a word that a tilde follows
+            is optional.
+        opens: the kind of part that follows the marker.
+        lookahead: the marker matches only if one of these texts follows it, with white space
+            between them allowed; empty for no condition. For a tool call, these are the texts with
+            which arguments can begin.
     """
 
     text: str
@@ -49,7 +57,11 @@ class OpeningMarker:
     lookahead: tuple[str, ...] = ()
 
     def match(self, text: str) -> MarkerMatch | None:
-        """Match the marker and its lookahead at the start of `text`."""
+        """Match the marker and its lookahead at the start of `text`.
+
+        Return a partial match if `text` ends inside the marker or the lookahead, and None if `text`
+        cannot begin with the marker.
+        """
         words = self._match_words(text)
         if words is None or words.is_partial:
             return words
@@ -95,10 +107,11 @@ class MarkerMatch:
 
     Attributes:
         marker: the marker.
-        end: the position of its end.
-        tool_name: the name in the marker; empty if it has none.
-        is_partial: whether the text ends inside the marker, so that more text may complete it or
-            contradict it.
+        end: index in the text at which the marker ends; for a tool call, at which the white space
+            after the marker ends. 0 for a partial match.
+        tool_name: the name of the tool in the marker; "" if the marker has none.
+        is_partial: whether the text ends inside the marker or its lookahead, so that further text
+            decides whether the marker matches.
     """
 
     marker: OpeningMarker

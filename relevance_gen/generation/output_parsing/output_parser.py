@@ -59,10 +59,13 @@ class OutputFormat:
 
 
 class ReasoningTokenCounter:
-    """Counts the reasoning tokens of a sample: `n_tokens` so far.
+    """Counts the reasoning tokens of one sample.
 
-    Reasoning begins after its opening marker, whose last token counts, and ends with its closing
-    marker, which counts.
+    The count includes the last token of the opening marker and all tokens of the closing marker. It
+    is 0 if the output format has no reasoning.
+
+    Attributes:
+        n_tokens: number of reasoning tokens so far.
     """
 
     def __init__(self, output_format: OutputFormat) -> None:
@@ -198,9 +201,11 @@ class OutputParser:
     def _match_opening(
         self, openings: Sequence[OpeningMarker], is_last: bool
     ) -> MarkerMatch | None:
-        """Return the first opening marker that the buffer starts with.
+        """Return the match of the first of `openings` that the buffer starts with, or None.
 
-        A marker that the buffer may start with when more text arrives is included.
+        The match is partial if further text decides whether the buffer starts with the marker; if
+        no further text follows (`is_last`), such markers are skipped. Calls of unknown tools are
+        skipped, too.
         """
         for opening in openings:
             match = opening.match(self._buffer)
@@ -214,7 +219,11 @@ class OutputParser:
         return None
 
     def _n_certain(self, words: Collection[str], is_last: bool) -> int:
-        """Return how many characters of the buffer cannot be the beginning of any of `words`."""
+        """Return how many characters at the start of the buffer are certainly text.
+
+        The rest, at the end of the buffer, is the beginning of one of `words`, which further text
+        may complete. If no further text follows (`is_last`), all characters are text.
+        """
         n_buffer = len(self._buffer)
         if is_last:
             return n_buffer

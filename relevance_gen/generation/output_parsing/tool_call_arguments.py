@@ -51,16 +51,26 @@ class ArgumentsParser(Protocol):
     """An incremental parser of the arguments of one call."""
 
     def read(self, text: str, *, is_last: bool) -> ArgumentsChunk:
-        """Parse the unparsed text of the arguments; no more text follows if it `is_last`.
+        """Parse text of the arguments, and return how much was parsed and its JSON.
 
-        If the last text ends inside the arguments, the incomplete end is omitted from the JSON.
+        One call may parse only a part of the text. The caller passes the rest again, followed by
+        new text.
+
+        If the last text ends inside the arguments, the JSON is incomplete, too: nothing is added to
+        close strings, lists and objects. An incomplete tag or delimiter, an incomplete tagged value
+        and an unquoted value at the end are omitted.
+
+        Args:
+            text: the text that was not parsed before.
+            is_last: whether no more text follows.
         """
 
 
 class JsonArguments:
     """Parses arguments that are a JSON object.
 
-    The rest of `n_outer` objects and lists around them is skipped.
+    The arguments can be nested in `n_outer` other objects. The text between the end of the
+    arguments and the end of the outermost of these objects is read and not returned.
     """
 
     def __init__(self, n_outer: int) -> None:
@@ -237,9 +247,11 @@ def _depth_change(delimiter: str) -> int:
 
 
 def _to_json_escape(escape: re.Match[str]) -> str:
-    """Convert an escape sequence in a string to one that JSON permits.
+    r"""Return an escape sequence of a string as JSON permits it.
 
-    Models also write escape sequences of other languages, and a single backslash for a backslash.
+    A JSON escape is returned unchanged. ``\'`` becomes an apostrophe. Before any other character,
+    the backslash is doubled, because models also write escape sequences of other languages, and
+    single backslashes that are not escapes.
     """
     unknown = escape["unknown"]
     if unknown is None:
@@ -248,10 +260,12 @@ def _to_json_escape(escape: re.Match[str]) -> str:
 
 
 def as_json(text: str, schema: Any = None) -> str:
-    """Return `text` if it is a JSON value or a Python constant, otherwise as a JSON string.
+    """Return a text as JSON.
 
-    A text that `schema` allows as a string is a JSON string, except ``null`` if the schema allows
-    that, too.
+    A JSON number, constant, list or object is returned without surrounding white space, and a
+    Python constant as the JSON constant (``True`` as ``true``). Any other text, also a text in
+    quotation marks, is returned as a JSON string of the whole text. If `schema` allows strings, any
+    text is returned as a JSON string, except ``null`` and ``None`` if `schema` allows null, too.
 
     >>> optional = {"anyOf": [{"type": "string"}, {"type": "null"}]}
     >>> as_json("5"), as_json("5", optional)

@@ -89,7 +89,11 @@ class ToolCallFormat:
         return split_words(after + self.after_calls)
 
     def _opening(self, text: str) -> OpeningMarker:
-        """Return the opening marker of a call, which the beginning of arguments must follow."""
+        """Return an opening marker with the words in `text`.
+
+        The marker matches only if the beginning of the arguments follows it: a brace, or, for
+        arguments with tags, the tag before a name or the first closing word of the call.
+        """
         lookahead = ["{"]
         if self.argument_tags is not None:
             lookahead += [self.argument_tags.before_name, self._closing_words[0]]

@@ -67,9 +67,11 @@ class PendingRequest:
             self.on_text(sample, text)
 
     def parse_response(self, response: GenerationResponse) -> GenerationResponse:
-        """Return the response with parsed turns.
+        """Return the response with the content parts, text and finish reason of each parsed turn.
 
-        Text that the parsers held back is passed to the callback.
+        The callback receives the content parts that it has not yet received: those that the parser
+        held back, or all parts of a sample whose text was not streamed. Without an output format,
+        the response is returned unchanged.
         """
         output_format = self.queued.context.output_format
         if output_format is None:

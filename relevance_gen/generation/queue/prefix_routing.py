@@ -1,10 +1,11 @@
 """Prefix-aware routing of prompts to workers.
 
-A prompt goes to a worker that has computed its prefix, if that worker is not overloaded. Each
-worker has its own prefix cache. The queue stores, as hashes of text blocks, which prompts each
-worker took. A worker defers a request to a worker that has computed a longer prefix, has capacity,
-and is not much busier. Source: the routers of SGLang (cache-aware) and of vLLM's production stack
-(prefix-aware) weigh the same two quantities.
+Each worker has its own prefix cache. The queue stores, as hashes of text blocks, which prompts each
+worker took. Two quantities determine which worker takes a prompt: how much of its prefix a worker
+has computed, and how many requests the worker has. A worker leaves (defers) a request to another
+worker that has computed a longer prefix, can start the request now, and has at most
+`MAX_EXTRA_REQUESTS` more requests. The routers of SGLang (cache-aware) and of vLLM's production
+stack (prefix-aware) compare the same two quantities.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ step."""
 
 
 def blocks_of(text: str, client: str | None = None) -> Blocks:
-    """Return a hash for each complete block of a client's text.
+    """Return a hash for each complete block of a client's text, for at most 512 blocks.
 
-    Each hash covers the text from the start up to the end of its block.
+    A block has `BLOCK_CHARS` characters. Each hash covers the client and the text from the start up
+    to the end of its block.
 
     >>> first, second = blocks_of("a" * 600), blocks_of("a" * 256 + "b" * 256)
     >>> len(first), first[0] == second[0], first[1] == second[1]

@@ -50,7 +50,7 @@ class RequestPriority(IntEnum):
 
 
 def priority_of(client: str | None) -> RequestPriority:
-    """Return the priority of the requests of a client, which is named as in `RequestContext`."""
+    """Return the priority of a client's requests; `client` is as `RequestContext.client`."""
     return RequestPriority.ANONYMOUS if client == ANONYMOUS else RequestPriority.AUTHENTICATED
 
 
@@ -99,9 +99,10 @@ class QueuedRequest:
 
     Args:
         id: number in order of arrival, unique in its queue; two queued requests are equal if their
-            ids are.
+            ids are equal.
         request: sampling parameters and text.
-        seed: seed of the request, or a random seed; the samples of any worker are the same.
+        seed: the seed that the request contains, otherwise a random seed. The seed is chosen before
+            a worker takes the request, so that every worker would generate the same samples.
         created: Unix time in seconds at which the request was accepted.
         context: options set by the calling code.
     """
@@ -118,10 +119,10 @@ class Capacity:
     """How many more requests a worker accepts, by priority.
 
     Args:
-        n_requests: requests that can start now. Authenticated requests can preempt anonymous
-            requests, so their number includes the slots of anonymous requests.
-        n_retained_prompts: how many of these requests may ask for several samples; ``None``
-            disables the limit. A client's only such request does not count towards the limit.
+        n_requests: number of requests that can start now. Requests of authenticated clients can
+            preempt anonymous requests, so their number includes the slots of anonymous requests.
+        n_retained_prompts: how many of these requests may ask for several samples; ``None`` for no
+            limit. At the limit, such a request is still accepted if its client has no other one.
     """
 
     n_requests: Mapping[RequestPriority, int]
@@ -203,7 +204,15 @@ def as_request(request: object, fields: Mapping[str, Any] = _NO_FIELDS) -> Gener
 
 
 def check_bounds(request: GenerationRequest) -> None:
-    """Refuse a request that would take an unreasonable amount of a worker's time and memory."""
+    """Refuse a request that would take an unreasonable amount of a worker's time and memory.
+
+    Checked are the sizes of the stop strings, of the lists of EOS tokens and allowed tokens, and of
+    the JSON schema, regular expression, grammar or choices.
+
+    Raises:
+        InvalidRequestError: a field is too long, or the JSON schema, the regular expression, the
+            grammar or a choice cannot be encoded.
+    """
     if sum(map(len, request.stop)) > MAX_STOP_CHARACTERS:
         rule = f"must hold at most {MAX_STOP_CHARACTERS:,} characters altogether"
         raise InvalidRequestError(rule, "stop")

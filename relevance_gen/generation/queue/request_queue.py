@@ -1,13 +1,13 @@
 """The queue between callers and workers.
 
-A caller puts a request and holds its future. A worker registers, takes requests as far as it has
-capacity, and delivers the events of these requests. Clients take turns; anonymous requests come
-last; the requests of one client are served in order of arrival, unless a worker defers a request
-(see `relevance_gen.generation.queue.prefix_routing`). A worker may be a thread of this process, or
-a thread that forwards to another process: only requests and events are exchanged.
+A caller puts a request and holds its future. A worker registers, takes as many requests as its
+capacity allows, and delivers the events of these requests. Clients take turns; anonymous requests
+come last; the requests of one client are served in order of arrival, unless a worker defers a
+request (see `relevance_gen.generation.queue.prefix_routing`). A worker may be a thread of this
+process, or a thread that forwards to another process: only requests and events are exchanged.
 
-The lock is re-entrant, because a garbage collection while it is held may drop a stream and so
-cancel a request.
+A thread can acquire the lock of the queue a second time while it holds the lock: during this time
+Python's garbage collector may delete a `TextStream`, which cancels its request in the same thread.
 """
 
 from __future__ import annotations
@@ -192,12 +192,18 @@ class RequestQueue:
     def take(
         self, worker_id: int, capacity: Capacity, timeout_s: float | None = None
     ) -> list[QueuedRequest] | None:
-        """Remove and return the next requests, up to the worker's capacity and share of the queue.
+        """Remove and return the next requests for a worker.
+
+        At most as many requests are returned as the capacity allows, and at most the number of
+        waiting requests divided by the number of workers, rounded up. The list is empty if the
+        capacity is 0.
 
         If no request is available for the worker, wait once for a change: at most `timeout_s`
-        seconds (``None``: no limit), and at most `MAX_DEFER_S` while requests are deferred to other
-        workers. The result may be empty after that. Return ``None`` if no request can follow: the
-        queue is closed and the worker has been removed.
+        seconds (``None``: no limit), and at most `MAX_DEFER_S` while any request waits. The list
+        may be empty after that.
+
+        Return ``None`` if no request can follow: the worker was removed, or the queue is closed and
+        empty and the worker has no request; then this call removes the worker.
         """
         with self._changed:
             worker = self._workers.get(worker_id)
@@ -309,8 +315,10 @@ class RequestQueue:
     def _in_turn(self) -> list[PendingRequest]:
         """Return the waiting requests in the order in which they are served.
 
-        Anonymous requests come last; then a request comes earlier the fewer requests of its client
-        are ahead of it or with a worker; then the older request comes first.
+        Requests of authenticated clients come before anonymous requests. Within a priority,
+        requests are sorted by the number of requests of the same client that workers have or that
+        are older and still wait, lowest number first. Requests with equal numbers are sorted by
+        their order in the queue.
         """
         n_ahead = Counter(
             pending.queued.context.client
@@ -326,7 +334,11 @@ class RequestQueue:
         return sorted(self._waiting.values(), key=turn)
 
     def _should_defer(self, worker: _RegisteredWorker, pending: PendingRequest) -> bool:
-        """Return whether a request waits for a worker that has more of its prompt's prefix."""
+        """Return whether `worker` leaves a request to another worker, see `should_defer`.
+
+        Stores the time of the first such result in the request; `MAX_DEFER_S` later, the result is
+        always False.
+        """
         if not pending.blocks:
             return False
         now_s = time.monotonic()

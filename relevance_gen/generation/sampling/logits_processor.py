@@ -20,12 +20,12 @@ _GROWTH = 16
 
 
 class LogitsProcessor:
-    """The changed logits of single tokens of one sample; the model's array itself is never changed.
+    """Computes the changed logits of single tokens of one sample; the model's array is not changed.
 
-    The bias is added to a logit. If the sample has generated the token c ≥ 1 times, the logit is
-    then divided by the repetition penalty if it is positive, otherwise multiplied by it, and
-    presence_penalty + c · frequency_penalty is subtracted. While the sample has fewer than
-    min_tokens tokens, its EOS tokens are impossible.
+    The bias is added to the logit of a token. If the sample has generated the token c ≥ 1 times,
+    the logit is then divided by the repetition penalty if the logit is positive, and multiplied by
+    the repetition penalty otherwise; then presence_penalty + c · frequency_penalty is subtracted.
+    While the sample has fewer than min_tokens tokens, its EOS tokens are impossible.
 
     Args:
         request: bias and penalties.

@@ -299,12 +299,17 @@ def _relative_probabilities(logits: Logits, largest: np.float32, temperature: fl
 
 
 def _candidates(weights: Weights, total: float, request: GenerationRequest) -> Ids:
-    """Return the ids of all tokens that top_p and min_p can keep, and of few further tokens.
+    """Return the ids of all tokens that top_p and min_p can keep, and of a few further tokens.
 
-    The weights are not all sorted. A token with a probability below (1 − top_p) / V is not among
-    the most likely tokens that reach top_p, because all such tokens together have less than 1 −
-    top_p. If many tokens are above this bound, a larger bound is estimated from a part of the
-    weights; it is used if the tokens above it have more than top_p.
+    This avoids sorting all weights. A token with a probability below (1 − top_p) / V cannot be
+    among the most likely tokens whose probabilities sum to top_p, because all such tokens together
+    have a probability below 1 − top_p. A larger bound is also estimated from a sample of the
+    weights; it is used if the tokens above it together have a probability above top_p.
+
+    Args:
+        weights: probabilities relative to the most likely token, shape (V,).
+        total: sum of the weights.
+        request: the request with top_p and min_p.
     """
     bound = max((1 - request.top_p) * total / len(weights), request.min_p)
     step = len(weights) // _N_SAMPLED_WEIGHTS + 1

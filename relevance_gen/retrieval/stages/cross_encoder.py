@@ -91,9 +91,10 @@ class CrossEncoderRerank(RerankStage):
     def explain(
         self, table: CandidateTable, row: int, before: float, after: float
     ) -> dict[str, Any]:
-        """Return the change of the score and the relevance of a chunk that was read.
+        """Return the change of a chunk's score, and the relevance that the reranker returned.
 
-        The change may be negative.
+        The change, under ``reranker``, can be negative. ``relevance`` is None for a chunk that the
+        reranker did not read.
         """
         relevance = float(table.columns["relevance"][row])
         is_read = not np.isnan(relevance)

@@ -4,20 +4,22 @@ With the lexical score w, and the cosine c of the query with the chunk's nearest
 
     f = 1 − (1 − L)(1 − max(0, c)²)            L = w^(5/7)
 
-A chunk fails to answer if both its terms and its meaning fail. f lies in [w, 1], and only a chunk
-whose lexical score is 1 scores 1. Nothing is normalized over the results. L is w on a scale on
-which good scores are as high as good cosines: the root of the sum in
-`relevance_gen.retrieval.stages.score_regularization`. With w itself the dense similarity outweighed
-the terms in one collection of seven.
+This is the formula for two independent reasons to be relevant: a chunk is irrelevant only if it is
+irrelevant both by its terms and by its meaning. f lies in [w, 1], and only a chunk whose lexical
+score is 1 scores 1. f does not depend on the other results. The exponent 5/7 raises w so that good
+lexical scores are as high as good cosines: the last step of
+`relevance_gen.retrieval.stages.score_regularization` raises a mean to the power 0.7, so that L is
+the square root of this mean. With w instead of L, the dense similarity outweighed the terms in one
+collection of seven.
 
-Only the best chunks by lexical score, the candidates, are raised. So they stay in a sensible order
-with all other chunks, a chunk without a term of the query is not a result, and a query costs one
-encoding and a few dozen scalar products for any number of chunks.
+Only the scores of the best `n_candidates` chunks by lexical score, the candidates, are raised.
+Other chunks keep their scores, which are in [0, 1], too. A chunk without a term of the query is not
+a result, and a query costs one encoding and a few dozen scalar products for any number of chunks.
 
-With `n_candidates` None every chunk is compared, and one without a term of the query scores c².
-Stop words, such as "the", do not count then, unless the query consists of stop words. If no chunk
-has another word of the query, lexical ranking falls back to stop words; with vectors the dense
-similarity is more reliable.
+With `n_candidates` None, every chunk is compared, and a chunk without a term of the query scores
+c². If the query has words other than stop words (such as "the"), but no chunk contains one of
+these, lexical ranking uses the stop words; with `n_candidates` None, all lexical scores are then
+set to 0, because the dense similarity is more reliable than stop words.
 
 Source: the formula is ours, a probabilistic sum of two signals neither of which is a probability;
 measured in docs/measurements.md.
@@ -84,9 +86,10 @@ class DenseFusion(RerankStage):
     parts = ("semantic",)
 
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
-        """Combine the scores of the candidates.
+        """Combine the lexical scores of the candidates with their dense similarity.
 
-        If every chunk is compared, matches of stop words alone score 0.
+        If every chunk is compared, and no chunk contains a word of the query other than stop words,
+        the lexical scores are first set to 0, so that only the dense similarity counts.
         """
         if self.n_candidates is None and table.query.terms.matches_no_content_word:
             table.scores = np.zeros(table.scores.size)

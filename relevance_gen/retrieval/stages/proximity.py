@@ -9,10 +9,12 @@ Four parts of a chunk's score, for the 50 chunks with the highest cosines::
     phrase(q, d)   = max over runs
                      of Σ max(idf(t), 0.3), t in the run / the same sum over the query, at most 1
 
-b are the bigrams of the query, pairs of adjacent words; idf(b) is the mean of their idf (0 for stop
-words). A run is two or more tokens of a chunk of which every two neighbors are a bigram of the
-query. A word represents all the terms that it matches, and a term of the chunk for the word of the
-query that it matches best. In a long query the 32 rarest words are used, and up to 32 stop words.
+b are the bigrams of the query, pairs of adjacent words; idf(b) is the mean of the idf of the two
+words. The idf is that of `relevance_gen.retrieval.weighting`, which is reduced or 0 for stop words.
+A run is a sequence of two or more tokens of a chunk in which every two adjacent tokens are a bigram
+of the query. A word of the query matches several terms, such as its inflections; each token of a
+chunk counts as the word of the query that it matches best. Of a long query, the 32 rarest words
+with an idf above 0 are used, and up to 32 words with an idf of 0.
 The sum that is added to a chunk's cosine is::
 
     0.2 bigrams / (length normalization of the chunk · norm of the query)
@@ -103,11 +105,11 @@ class ProximityFeatures(FeatureSpec):
     """A feature spec: the four parts of n chunks' scores from proximity, shape (4, n).
 
     Args:
-        matches: the terms that each word of the query matches; at most 64 words.
-        idf: idf of each word; words with an idf of 0 are the last, and are used for bigrams and
-            runs only.
-        order: the query's words in reading order, as indices of these; -1 for a word that is not
-            used.
+        matches: for each word of the query the terms that it matches; at most 64 words.
+        idf: idf of each of these words; words with an idf of 0 are the last, and are used for
+            bigrams and runs only.
+        order: the words of the query in reading order, as indices of `matches`; -1 for a word that
+            is not in `matches`.
         norm: the query's Euclidean length.
     """
 
@@ -307,7 +309,12 @@ class Proximity(Stage):
         return cls(ProximityFeatures(matches, idf, order, terms.norm))
 
     def self_score(self, total: float, own: SelfMatch) -> float:
-        """Return `total` plus all weights: the query has all of its own bigrams and words."""
+        """Return `total` plus the four parts for the query as a chunk.
+
+        Coverage, lead and phrase have their full weight. Coverage and lead are increased in
+        proportion to the idf of the words that occur in no chunk. The phrase is added only if the
+        query has a bigram.
+        """
         features = self.features
         total += BIGRAM_WEIGHT * features.own_bigrams / own.denominator
         unknown = own.unknown_idf / features.total_idf

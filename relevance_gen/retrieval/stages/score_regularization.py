@@ -2,7 +2,8 @@
 
 Similar chunks tend to answer the same query.
 
-With n candidates d, the best five of them (and ties) j, and their scores r before this stage::
+The candidates are the 50 best chunks (and ties). With n candidates d, the best five of them (and
+ties) j, and their scores r before this stage::
 
     top_similarity(d) = Σ_j v(j) r(j) sim(d, j)
     v(j) = (r(j) / r(1)) ** 24, divided by the sum of these
@@ -11,13 +12,17 @@ With n candidates d, the best five of them (and ties) j, and their scores r befo
 
 p are the prefixes of words, their first five letters, so that a word's forms have the same prefix;
 English stop words are left out. df is the number of candidates with the prefix, df_S the number of
-chunks in a sample that have it. The sample is the S = 128 chunks of the collection with the
-smallest hashes of their words, the same chunks in any order of the collection. A single candidate
-is similar only to itself: top_similarity = r.
+chunks in a sample that have it. The sample is the S = 128 chunks of the collection (or all, if
+there are fewer) with the smallest hashes of their words, the same chunks in any order of the
+collection. A single candidate is similar only to itself: top_similarity = r. For all other chunks
+top_similarity is 0.
 
 The score becomes::
 
     ((r + 1.2 top_similarity) / 2.2) ** 0.7
+
+A chunk with exactly the terms of the query keeps the score 1. Then all scores are multiplied by the
+factor for words of the query that occur in no chunk; see `Weighting.weight_query`.
 
 Sources: Diaz, "Regularizing Ad Hoc Retrieval Scores", CIKM 2005, on van Rijsbergen's cluster
 hypothesis; the formula is ours, measured in docs/measurements.md.
@@ -60,7 +65,11 @@ class ScoreRegularization(Stage):
     features = TermPrefixes()
 
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
-        """Combine each score with the similarity of the chunk to the best chunks."""
+        """Combine each score with the similarity of the chunk to the best chunks.
+
+        A chunk with exactly the terms of the query scores 1. All scores are then multiplied by
+        `WeightedQuery.known_share`.
+        """
         scores = table.scores
         similarity = np.zeros(scores.size)
         rows = table.best_of(table.top_rows, self.n_best, MAX_CHUNKS)

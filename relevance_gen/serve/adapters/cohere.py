@@ -169,9 +169,15 @@ def _document(document: object, path: str, rank_fields: Sequence[str]) -> _Reran
 def _relevant_spans(
     result: SearchResult, requested: RelevantSpans, offset: int
 ) -> list[dict[str, object]]:
-    """Return the best passage and the words outside it, best first.
+    """Return the best passage and the words outside it as spans, highest score first.
 
-    The chunk begins at `offset` in the document.
+    Spans with scores below the requested threshold are left out, and at most `max_spans` spans are
+    returned. The list is empty if the result has no passage.
+
+    Args:
+        result: the result, whose spans are positions in the chunk.
+        requested: the options of relevant spans.
+        offset: position of the chunk in the document, which is added to all positions.
     """
     passage = result.passage
     if passage is None:

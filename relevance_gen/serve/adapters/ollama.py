@@ -108,7 +108,14 @@ class OllamaRequest:
     keep_alive: str | float | None = fields.optional(_duration)
 
     def generation(self, text: str = "") -> GenerationRequest:
-        """Return the request to generate from a prompt, or from a conversation if that is empty."""
+        """Return the generation request with the options of this request.
+
+        Args:
+            text: the prompt; "" if the prompt is rendered later from a conversation.
+
+        Raises:
+            InvalidRequestError: an option is wrong or not supported.
+        """
         given = self.options or {}
         non_null = {name: value for name, value in given.items() if value is not None}
         options = {**_DEFAULT_OPTIONS, **non_null}
@@ -178,7 +185,14 @@ class OllamaRequest:
         text_field: str,
         conversation: Conversation | None = None,
     ) -> GenerationTask:
-        """Return the task of a generation whose prompt comes from `text_field`."""
+        """Return the task that executes a generation request.
+
+        Args:
+            generation: the generation request.
+            text_field: the client's field that holds the prompt, for errors.
+            conversation: the conversation to render as the prompt; None if the request has a
+            prompt.
+        """
         return GenerationTask(
             (generation,),
             conversation=conversation,
@@ -460,7 +474,10 @@ def list_running_models(models: Sequence[ModelDetails]) -> object:
 
 
 def error(kind: str, message: str, field: str | None) -> dict[str, object]:  # noqa: ARG001
-    """Return the body of an error; Ollama's clients read a text."""
+    """Return the body of an error: the message as the string ``error``, which clients read.
+
+    If the model has no chat template, the message suggests ``/api/generate`` with ``raw``.
+    """
     if field == "chat_template":
         message = f"{message}; /api/generate with raw takes a text without a template"
     return {"error": message}

@@ -21,7 +21,10 @@ _is_syntax = checks.one_of(*get_args(Syntax))
 
 
 def _with_search_options(_cls: type, declared: list[Attribute[Any]]) -> list[Attribute[Any]]:
-    """Add the options of `SearchParams` that a class does not declare itself."""
+    """Return the fields of a class, followed by the options of `SearchParams` that it lacks.
+
+    The options in `_PYTHON_OPTIONS`, which only Python callers have, are left out.
+    """
     names = {attribute.name for attribute in declared}
     names.update(_PYTHON_OPTIONS)
     options = [option for option in attrs.fields(SearchParams) if option.name not in names]
@@ -30,7 +33,9 @@ def _with_search_options(_cls: type, declared: list[Attribute[Any]]) -> list[Att
 
 @frozen(field_transformer=_with_search_options)
 class SearchRequest:
-    """The body of ``POST /search``. Further options of `SearchParams` are fields, too.
+    """The body of ``POST /search``.
+
+    All other options of `SearchParams`, except `num_candidates`, are fields, too.
 
     Args:
         query: the query; not blank.
@@ -49,8 +54,8 @@ class SearchRequest:
             ``"exact phrase"`` and ``+word`` must occur in a result, and ``-word`` must not.
         correct_spelling: whether to correct spelling: replace a query word of 7 or more letters
             that occurs in no chunk with the most frequent chunk word at edit distance 1.
-        rerank_top_n: number of top results to rerank with the server's reranker, such as 20; null
-            uses the server's limit.
+        rerank_top_n: number of top results to rerank with the server's reranker, such as 20; 0, the
+            default, for no reranking; null uses the server's limit.
         cache_index: cache an index of these chunks and return its name in the ``X-Index`` response
             header. Later requests can send that name as ``index`` instead of the chunks.
     """

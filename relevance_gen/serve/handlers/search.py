@@ -33,7 +33,16 @@ async def compress(call: Call) -> web.StreamResponse:
 
 
 async def _answer(call: Call, cost: Cost, work: Callable[..., Any]) -> web.StreamResponse:
-    """Answer with the result of `work` on a task, a client and a report."""
+    """Return the response with the result of a search, an explanation or a compression.
+
+    The index that the request names is refreshed first. A search is counted in the metrics.
+
+    Args:
+        call: the request.
+        cost: the row of the table of costs for this operation.
+        work: function from the task, the id of the client's key and a `SearchReport`, to the
+            result. The headers of the report are added to the response.
+    """
     async with call.reserve(cost) as reservation:
         task, write_body = await reservation.read_body()
         await call.service.searcher.refresh(task.index, call.client)

@@ -30,7 +30,7 @@ def _json(body: object) -> web.Response:
 
 
 async def health(call: Call) -> web.StreamResponse:
-    """Answer GET /health: 200 if a runner accepts work, else 503."""
+    """Answer GET /health: 200 if a runner accepts work; 503 if none does, or during a shutdown."""
     if call.service.draining:
         return empty(503, _NO_STORE)
     stats = await call.service.stats()

@@ -74,8 +74,8 @@ class Answer(Generic[T]):
 class Reservation:
     """Memory, threads and a model that one request holds.
 
-    The model is released when the context of `Call.reserve` ends. The memory is held until the
-    client has received the response, whose bytes are the last part of that memory.
+    The model is released when the context of `Call.reserve` ends. The memory is held longer: after
+    the response is made, only memory for its bytes is held, until the client has received them.
 
     Attributes:
         seconds: time spent in parsing the body and in `run`, without waiting for a thread.

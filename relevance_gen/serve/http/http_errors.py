@@ -58,7 +58,10 @@ class MediaTypeError(HTTPError):
 
 
 class ExactMediaTypeError(MediaTypeError):
-    """The Content-Type is not exact, on a path whose contract requires an empty response then."""
+    """The Content-Type is not exactly application/json, on a route that requires this.
+
+    The documented interface of these routes requires that the error response is empty.
+    """
 
 
 TABLE: tuple[tuple[type[Exception], int, str, str | None], ...] = (

@@ -124,7 +124,10 @@ class Router:
                     self._by_path[path] = route
 
     def find(self, path: str) -> Route | None:
-        """Return the route of a path without escaped slashes; None if there is none."""
+        """Return the route of a path; None if there is none.
+
+        In the path, all escapes are decoded except those of slashes (``%2F``).
+        """
         if path in self._by_path:
             return self._by_path[path]
         for prefix, route in self._by_prefix.items():
@@ -133,9 +136,11 @@ class Router:
         return None
 
     def nearest(self, path: str) -> str | None:
-        """Return the path that a client with a wrong path probably means; None if none is near.
+        """Return the known path that a client with a wrong path probably needs, or None.
 
-        It ends with the wrong path, which lacks a prefix such as ``/v1``, or is the most similar.
+        This is the shortest known path that ends with `path`, because a client may have left out a
+        prefix such as ``/v1``. If there is none, it is the known path that is most similar to
+        `path`.
         """
         with_prefix = [known for known in self._by_path if known.endswith(path)]
         if with_prefix and len(path) > 1:

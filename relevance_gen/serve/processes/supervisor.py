@@ -133,7 +133,8 @@ class Supervisor:
     def _note_end(self, child: _Child, process: SpawnProcess, now_s: float) -> None:
         """Log the end of a process, and set the time at which its replacement starts.
 
-        If that is later, new connections are sent to the other workers until then.
+        If the process is a worker and its replacement does not start at once, its listening socket
+        is shut down until then, so that new connections go to the other workers.
         """
         role = child.spec.role
         _log.error("%s process %s %s", role, process.pid, _end_of(process.exitcode or 0))

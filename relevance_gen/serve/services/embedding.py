@@ -133,7 +133,21 @@ class EmbeddingService:
     def embed_in_thread(
         self, task: EmbeddingTask, encoder: Encoder, timeout_s: float
     ) -> Embeddings:
-        """Encode texts with a leased encoder, waiting in this thread; see `embed`."""
+        """Encode texts with a leased encoder, and wait in this thread; see `embed`.
+
+        Unlike `embed`, this method ignores `task.long_texts`: long texts are truncated.
+
+        Args:
+            task: the texts.
+            encoder: the encoder, which the caller has leased.
+            timeout_s: maximum seconds to wait.
+
+        Raises:
+            TooLargeError: more texts than may ever wait.
+            OverloadedError: too many texts wait already.
+            TimedOutError: the texts were not encoded in time.
+            EncoderError: encoding failed.
+        """
         name = self.registry.name_of("embed", task.model)
         with self._waiting(task, name), self._encoding(task, encoder) as future:
             try:
@@ -167,7 +181,8 @@ class EmbeddingService:
     def _encoding(self, task: EmbeddingTask, encoder: Encoder) -> Iterator[Future[Embeddings]]:
         """Submit the texts of a task, and yield the future of their vectors.
 
-        At the end of the context, unfinished texts are cancelled, and metrics count encoded texts.
+        At the end of the context, texts that are not encoded yet are cancelled. If the context
+        ended without an exception, the texts, their tokens and the time are added to the metrics.
         """
         started_s = time.perf_counter()
         future = encoder.submit(task.texts, kind=task.kind)
@@ -186,7 +201,11 @@ class EmbeddingService:
 
 
 def _mean_of_passages(passages: Embeddings, counts: Sequence[int]) -> Embeddings:
-    """Return the vectors of n texts from those of their passages.
+    """Return the vectors of n texts, and their numbers of tokens, from those of their passages.
+
+    The vector of a text is the sum of the vectors of its passages, weighted by their numbers of
+    tokens, and normalized to length 1. The vector of a text with one passage is that of the
+    passage, bit for bit. The number of tokens of a text is the sum over its passages.
 
     Args:
         passages: vectors and numbers of tokens of all passages, text after text.

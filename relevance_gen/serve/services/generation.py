@@ -67,7 +67,17 @@ class Backend(PromptModel, Protocol):
         *,
         client: str | None = None,
     ) -> RenderedChat:
-        """Render a conversation to a request, and the format of the model's output."""
+        """Return a request that continues a conversation, and the format of the model's output.
+
+        Args:
+            conversation: the conversation, which the model's chat template renders as text.
+            request: the options of the generation; the returned request has the rendered text.
+            client: the id of the client's API key; None for this process itself.
+
+        Raises:
+            InvalidRequestError: no chat template accepts these messages.
+            RelevanceGenError: the model is not available.
+        """
 
     @property
     def closed(self) -> bool:
@@ -113,14 +123,16 @@ class GenerationTask:
 
     Attributes:
         requests: a request for each prompt; their samples are numbered consecutively.
-        prompts: the tokens of each prompt, if they are given as tokens.
-        conversation: the conversation that the only request continues, not yet rendered as text.
+        prompts: the tokens of each prompt; empty if the requests have the prompts as text.
+        conversation: the conversation that the only request continues, not yet rendered as text;
+            None if there is none, or after `Generator.render`.
         context: options in addition to the requests; its client is the id of the API key.
-        names: the client's names of fields, for errors, if they differ from the request's names.
+        names: maps the name of a request's field to the client's name of it, for errors; a field
+            that it does not contain has the same name for the client.
         echoes: whether the response repeats the prompt before each sample.
         model: the name of the model; None for the first.
-        citer: finds the sources of the answer.
-        backend: runs the requests, while the model is leased.
+        citer: finds the sources of the answer; None if the client requested no citations.
+        backend: runs the requests; None until the model is leased.
     """
 
     requests: tuple[types.GenerationRequest, ...]
@@ -148,9 +160,11 @@ class Generator:
         self._prompters = {name: Prompter(self._timeout_s) for name in names}
 
     async def stats(self) -> types.Stats:
-        """Return the backlog and the number of runners.
+        """Return the backlog and the number of runners of all models together.
 
-        Unloaded models that can be loaded are counted.
+        A model that was loaded before, and is unloaded or being unloaded, counts as one runner with
+        no backlog, because a request can load it again. A model that was never loaded, is being
+        loaded, or failed to load is not counted.
         """
         backlog = 0
         n_runners = 0

@@ -232,9 +232,12 @@ class ModelRegistry:
 
         Raises:
             UnknownModelError: the name is unknown.
-            ModelLoadError: the model failed to load a moment ago, or memory is insufficient. If
-                it cannot be loaded now, the future raises this error.
+            ModelLoadError: the server has no model of this kind; the model failed to load a moment
+                ago; or `may_evict` is false and memory is insufficient. If loading fails later, the
+                future has a `ModelLoadError`.
             OverloadedError: waiting requests of this client hold too many bytes.
+            ShuttingDownError: the registry was closed. If it is closed while the request waits, the
+                future has this error.
         """
         name = self.name_of(task, name)
         key = (task, name)
@@ -398,7 +401,11 @@ class ModelRegistry:
         return retained_bytes + entry.n_bytes <= self._max_bytes
 
     def _is_retained(self, other: _Entry, entry: _Entry) -> bool:
-        """Return whether `other` must stay loaded: only anonymous clients request `entry`."""
+        """Return whether `other` must not be unloaded for `entry`.
+
+        That is so if only anonymous clients request `entry`, and an authenticated client waits for
+        `other`, uses it, or used it within the last `_AUTHENTICATED_RETENTION_S`.
+        """
         since_use_s = self._clock() - other.used_with_key_s
         is_protected = other.has_key or since_use_s < _AUTHENTICATED_RETENTION_S
         return is_protected and not entry.has_key and other.state in ("loading", "loaded")

@@ -29,7 +29,8 @@ class PromptOptions:
         question: the question to answer.
         copy: whether answers must be sentences of the sources, verbatim; None uses the setting in
             the model file.
-        min_confidence: minimum confidence of the search for an answer, in [0, 1].
+        min_confidence: the search's minimum confidence, in [0, 1], with which the response has
+            ``found=True``.
         model: the name by which the client selected the model; None for the first.
     """
 
@@ -49,12 +50,18 @@ class Prompter:
     async def write(
         self, options: PromptOptions, response: SearchResponse, model: PromptModel
     ) -> PromptResponse:
-        """Write a prompt for `model` from the results of a search with spans.
+        """Write a prompt for `model` from the results of a search.
 
         The model counts tokens and provides the chat template.
 
+        Args:
+            options: the question and the options of the prompt.
+            response: the response of a search with ``spans=True``; its results must be sorted best
+                first.
+            model: the model for which the prompt is written.
+
         Raises:
-            InvalidRequestError: the context is too small for one source.
+            InvalidRequestError: the context is too small for a sentence of one source.
             RelevanceGenError: the exceptions of the model; a `TimedOutError` after `timeout_s`.
         """
         is_over = threading.Event()

@@ -43,8 +43,9 @@ def load_reranker(settings: Settings, model: NamedModel) -> Reranker:
 class RerankingService:
     """Scores texts with rerankers for searches, in the order of arrival. Thread-safe.
 
-    The queue holds passages of 1,000 characters: `MAX_CONCURRENT_SEARCHES` times the limit of one
-    search.
+    The size of the queue is limited in passages: a text of n characters counts as 1 + n // 1,000
+    passages. The limit is `MAX_CONCURRENT_SEARCHES` times the setting ``reranker_texts``, the
+    maximum number of texts that one search reranks.
     """
 
     def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics) -> None:
@@ -76,11 +77,13 @@ class RerankingService:
         query: str,
         texts: Sequence[str],
     ) -> npt.NDArray[np.float32]:
-        """Return the relevance of each text to the query, shape (n,); wait for it in this thread.
+        """Return the relevance of each text to the query, shape (n,), after waiting in this thread.
 
         Raises:
-            SkippedError: the reranker is not loaded, has failed or has too much work, the texts
-                exceed the limit, or the scores are not available in time.
+            SkippedError: the reranker is not loaded, has failed or has too much work; the texts
+                have more passages than the queue can hold; or the scores are not available in time.
+            UnknownModelError: there are several rerankers, and none has this name.
+            RequestCancelledError: the result is no longer required.
         """
         n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
         try:

@@ -54,10 +54,11 @@ class IndexTask:
     Attributes:
         params: the search parameters.
         chunks: the chunks as the client sent them, not yet validated.
-        path: the client's name of the chunks; errors refer to ``path[3]``.
-        index: the index that is searched instead of chunks.
-        cache_index: whether to cache an index of the chunks at once, and not when they are sent
-            again.
+        path: the client's name of the field that has the chunks; an error in the chunk at position
+            3 names this field followed by ``[3]``.
+        index: the index that is searched instead of chunks; None to search the chunks.
+        cache_index: whether an index of the chunks is cached when they are sent for the first time;
+            otherwise it is cached when the same chunks are sent for the second time.
         reranker: the name of the reranker; None for the first.
     """
 
@@ -150,7 +151,11 @@ class SearchReport:
 
 @define(eq=False)
 class _CachedChunks:
-    """A cached index of chunks, of their terms only until their vectors are computed."""
+    """A cached index of chunks.
+
+    The index contains only the terms of the chunks, until the background thread has computed the
+    vectors of the chunks and has replaced the index by an index with terms and vectors.
+    """
 
     index: ChunkIndex
     encoding: Literal["not requested", "pending", "done"] = "not requested"
@@ -198,7 +203,11 @@ class Searcher:
             await self.indexes.refresh(index.name, client)
 
     def offered_to(self, client: str) -> dict[str, SearchByName]:
-        """Return a search function for each index that a client may use; results are best first."""
+        """Return a search function by name for each index of the server that a client may use.
+
+        The results are best first and have spans; they are not reranked. Indexes of a cluster are
+        not included.
+        """
 
         def search(name: str, query: str, top_n: int) -> types.SearchResponse:
             params = SearchParams(query, top_n, true_order=False, spans=True, rerank_top_n=0)
@@ -218,9 +227,13 @@ class Searcher:
 
         Raises:
             TooLargeError: more chunks than the settings allow.
-            InvalidRequestError: a chunk is invalid; the error names it.
+            InvalidRequestError: a chunk or a search parameter is invalid, which the error names; or
+                the task names an index, and the server was started without named indexes.
             UnknownModelError: there are several rerankers, and none has the requested name.
-            ClusterError: the index is not available.
+            IndexUnavailableError: the index of the server cannot be searched now.
+            ClusterError: the index of a cluster is not available. Its subclass `UnknownIndexError`:
+                no index has the name, the client may not use it, or the cache does not contain it
+                any more.
         """
         report = report or SearchReport()
         if task.index is not None and task.digest is None:
@@ -477,8 +490,13 @@ class Searcher:
     ) -> Iterator[ChunkIndex | None]:
         """Yield the cached index of `chunks`, and store it in the cache again afterwards.
 
-        None is yielded if there is no cache, or when the chunks are sent for the first time, unless
-        the task requests an index; otherwise a missing index is built.
+        A missing index is built if the same chunks were sent before, or if the task requests an
+        index. None is yielded if a missing index is not built: if there is no cache, if the chunks
+        are sent for the first time, or if the task names a cached index that the cache does not
+        contain any more.
+
+        After the context, the computation of the vectors is queued if it was not yet, and `report`
+        receives the name of the index if the task requests an index and the cache contains it.
         """
         cache = self._cache
         if cache is None:

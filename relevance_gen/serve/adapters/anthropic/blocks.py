@@ -54,7 +54,11 @@ _EMPTY_TEXT = ContentPart("text", "")
 
 
 def error(kind: str, message: str, field: str | None) -> JsonObject:
-    """Return the body of an error; the message contains the field's name."""
+    """Return the body of an error.
+
+    `field` is not written, because `message` already contains the field's name. If it is `THREAD`,
+    the body has details that make Anthropic's clients send the whole conversation instead.
+    """
     details: JsonObject = {"type": _ERROR_TYPES.get(kind, "api_error"), "message": message}
     if field == THREAD:
         details["details"] = _THREAD_ERROR
@@ -188,7 +192,12 @@ class BlockEvents:
         return blocks
 
     def _ending(self, completion: Completion) -> JsonObject:
-        """Return the stop reason; a turn truncated before the maximum has filled the context."""
+        """Return the stop reason and the stop sequence of a turn.
+
+        The stop reason is `_CONTEXT_FULL` if the turn was truncated although it has fewer tokens
+        than the request's maximum: then the context was full. The stop sequence is None unless a
+        stop string ended the turn.
+        """
         reason = completion.finish_reason
         stop_reason = _STOP_REASONS[reason]
         if reason == "length" and completion.generated_tokens < self._max_tokens:

@@ -77,7 +77,11 @@ class MessageDocumentCiter(Attributor):
     def cite(
         self, text: str, offset: int = 0, ends: Sequence[int] | None = None
     ) -> tuple[CitedSentence, ...]:
-        """Return the sentences of a text with their citations, or none; see `Attributor.cite`."""
+        """Return the sentences of a text with their citations; see `Attributor.cite`.
+
+        The result is () if the citations would exceed the memory or the work that the request may
+        use.
+        """
         with suppress(TooLargeError, BusyError):
             sentences = super().cite(text, offset, ends)
             n_chars = 0

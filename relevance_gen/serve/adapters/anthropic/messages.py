@@ -239,7 +239,10 @@ def _add_block(block: object, role: str, turns: Turns, path: str) -> None:
 
 
 def _system_texts(system: object) -> list[str]:
-    """Return the texts of the system prompt without the line that differs in every request."""
+    """Return the texts of the system prompt, without the billing line of Claude Code.
+
+    This first line differs in every request; with it, no cached tokens could be reused.
+    """
     first, *others = texts_of(system, "system", TEXT_FIELDS)
     first = _BILLING_LINE.sub("", first)
     return [first, *others] if first else others

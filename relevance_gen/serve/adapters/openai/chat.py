@@ -195,7 +195,11 @@ def _message(message: object, path: str) -> JsonObject:
 
 
 def _turn(completion: Completion) -> JsonObject:
-    """Return a turn as a message; clients differ in which name of the reasoning they read."""
+    """Return a turn as a message.
+
+    The reasoning is written under two names, ``reasoning_content`` and ``reasoning``, because some
+    clients read only one of them.
+    """
     calls = [_call(call) for call in completion.tool_calls]
     empty_content = None if calls else ""
     turn: JsonObject = {
@@ -250,7 +254,11 @@ class _ChatWriter:
         )
 
     def _first_chunk(self, _sample: int, piece: ContentPart | None) -> JsonObject:
-        """Return the chunk before a piece; a turn that starts with a call has null content."""
+        """Return the choice of a sample's first chunk, which only has the role and empty content.
+
+        The content is null if the first piece of the turn is a tool call, and "" otherwise. `piece`
+        is None if the sample has no piece.
+        """
         content = None if piece is not None and piece.kind == "tool_call" else ""
         return {"delta": {"role": "assistant", "content": content}}
 

@@ -133,9 +133,14 @@ def _check_options(request: CompletionRequest, prompts: Sequence[Any]) -> None:
 def _check_size(
     request: CompletionRequest, prompts: Sequence[Any], generation: GenerationRequest
 ) -> None:
-    """Refuse stop strings, which are compiled for each prompt, or alternatives that are too many.
+    """Check the size of the stop strings and the number of alternatives of tokens.
 
-    For a single prompt the engine limits the alternatives.
+    The stop strings are compiled for each prompt, so that all prompts together have one limit. The
+    number of alternatives is checked only for several prompts; for a single prompt the engine
+    checks it.
+
+    Raises:
+        InvalidRequestError: the stop strings are too long, or there are too many alternatives.
     """
     n_prompts = len(prompts)
     if n_prompts * sum(map(len, generation.stop)) > MAX_STOP_CHARACTERS:

@@ -21,11 +21,12 @@ class CompletionEvents:
         identity: the fields of every chunk: its id, object and model.
         request: the request.
         n_samples: number of samples of all prompts.
-        first: returns the choice of a sample's first chunk, given the sample's index and its first
-            piece, which is None for a sample without one; ``None`` for no such chunk.
-        piece: returns the choice of a piece of text, or of a turn, given the sample's index.
-        last: returns the choice at the end of a sample.
-        write_error: returns the body of an error.
+        first: function from a sample's index and its first piece (None if the sample has no piece)
+            to the choice of a chunk that is sent before this piece, or to None for no such chunk.
+        piece: function from a sample's index and a piece, of a text or of a turn, to the choice of
+            the piece's chunk.
+        last: function from a completed sample and its response to the choice of its last chunk.
+        write_error: function that returns the body of an error.
     """
 
     stream_format = wire.EVENT_STREAM

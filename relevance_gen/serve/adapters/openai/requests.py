@@ -103,7 +103,8 @@ class StreamOptions:
 class SamplingRequest:
     """The common fields of requests, as ``static/openapi.json`` describes them.
 
-    `top_k` and the following fields are extensions, most of them with vLLM's names.
+    `top_k` and the following fields, except `response_format`, are extensions of OpenAI's API, most
+    of them with vLLM's names.
     """
 
     model: str = field(default=DEFAULT_NAME, validator=model_name)
@@ -144,7 +145,11 @@ class SamplingRequest:
 
     @property
     def schema_names(self) -> dict[str, str]:
-        """The client's name of ``json_schema``, for errors, if it is not that."""
+        """The field of the client that replaces ``json_schema``, for the field names in errors.
+
+        This is ``{"json_schema": "response_format"}`` if the request has a `response_format`, else
+        {}.
+        """
         return {} if self.response_format is None else {"json_schema": "response_format"}
 
     def generation(

@@ -72,8 +72,17 @@ def client_tools(
 ) -> Iterator[ClientTool]:
     """Yield the tools of a request, or of a namespace.
 
+    The tools of a namespace are yielded one by one. Hosted tools, which only OpenAI's servers run,
+    are left out.
+
+    Args:
+        values: the tools as the client sent them.
+        path: the field that holds them, for errors.
+        namespace: the namespace that contains them; None for the tools of the request.
+
     Raises:
-        InvalidRequestError: a tool is invalid, or of an unknown type.
+        InvalidRequestError: a tool is invalid or of an unknown type, or a namespace contains a
+            namespace.
     """
     for index, value in enumerate(values):
         tool_path = f"{path}[{index}]"

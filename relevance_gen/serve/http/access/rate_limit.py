@@ -139,8 +139,8 @@ def _shared_storage(url: str) -> Storage:
     """Open the storage at `url`, without connecting to it.
 
     Raises:
-        ConfigurationError: `url` is not valid. The message does not repeat it, because it can
-            contain a password.
+        ConfigurationError: the package for Redis is not installed, or `url` is not valid. The
+            message does not repeat the URL, because it can contain a password.
     """
     try:
         from redis.asyncio.retry import Retry

@@ -171,7 +171,11 @@ async def _read(
 
 
 async def _send_continue(request: web.BaseRequest) -> None:
-    """Ask for the body if the client waits for that; its key, rate and media type are valid."""
+    """Send "100 Continue" if the client waits for it before it sends the body.
+
+    This is called only after the key, the rate limit and the media type of the request were
+    checked, so that the body of a rejected request is not sent.
+    """
     expected = request.headers.get("Expect", "").lower()
     if request.version < HttpVersion11 or expected != "100-continue":
         return

@@ -27,8 +27,9 @@ _ZSTD_WINDOW_BYTES = 8 << 20
 class _Decompressor:
     """A function that makes a decompressor, and the number of compressed bytes per step.
 
-    One byte of gzip decodes to at most a thousand bytes, and 4 bytes of zstd to at most 128 KiB.
-    Therefore one step, after which the limits are checked, decodes at most 8 MiB and 16 MiB.
+    The limits are checked after each step. One byte of gzip decodes to at most about a thousand
+    bytes, so that a step of 8,192 bytes decodes to at most about 8 MiB. Four bytes of zstd decode
+    to at most 128 KiB, so that a step of 512 bytes decodes to at most 16 MiB.
     """
 
     step_bytes: int

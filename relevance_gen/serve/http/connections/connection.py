@@ -114,7 +114,12 @@ class Connection(web.RequestHandler):
         self._check_timer = self._loop.call_later(_CHECK_INTERVAL_S, self._check_disconnect)
 
     def _check_disconnect(self) -> None:
-        """Detect a disconnect while reading is paused; otherwise a read would report it."""
+        """Abort the connection if the client disconnected while reading from it is paused.
+
+        While reading is not paused, a read reports a disconnect, and nothing is checked. The
+        connection is also aborted if more than `_FULL_BYTES` bytes wait in the kernel for longer
+        than `_FULL_TIMEOUT_S`, because a disconnect may then remain undetected.
+        """
         self._check_timer = None
         transport = self.transport
         if transport is None or transport.is_closing() or transport.is_reading():
@@ -131,7 +136,10 @@ class Connection(web.RequestHandler):
             self._schedule_check()
 
     def _make_error_handler(self, err_info: Any) -> Handle:
-        """Log and count the response to an unparsable request like any other."""
+        """Return the handler that answers an unparsable request.
+
+        The handler is wrapped in the middleware, so that its response is logged and counted.
+        """
         handler = super()._make_error_handler(err_info)
         server = cast("Server | None", self._manager)
         if server is None:  # the client has disconnected
@@ -224,7 +232,10 @@ class Listener:
         return [each for each in connections if isinstance(each, Connection)]
 
     def _n_free(self) -> int:
-        """Return how many more connections may be open, after closing idle ones if necessary."""
+        """Return how many more connections may be open, and close idle ones if these are few.
+
+        Connections that this call closes are still counted as open.
+        """
         n_free = self._max_connections - len(self._server.connections)
         n_reserved = int((1 - MAX_ANONYMOUS_FRACTION) * self._max_connections)
         if n_free < n_reserved:

@@ -58,7 +58,11 @@ class _Task:
     is_queued: bool = True
 
     def run(self) -> _Outcome:
-        """Do the work; it can check whether the caller still waits for it."""
+        """Call `work`, and return its result or its exception.
+
+        `work` runs in a cancel scope, so that `raise_if_cancelled` raises if no caller waits any
+        more.
+        """
         try:
             with cancel_scope(self._is_required):
                 return _Outcome(asyncio.Future.set_result, self.work())
@@ -86,8 +90,9 @@ class BoundedExecutor:
 
     The threads fetch the next task themselves, so that none is idle while the event loop is busy.
     A caller that is cancelled while its task is queued leaves the queue at once. A running thread
-    cannot be stopped: if its caller is cancelled, `raise_if_cancelled` raises in the work, and the
-    task keeps its slot until then.
+    cannot be stopped: if its caller is cancelled, the next call of
+    `request_scope.raise_if_cancelled` in the work raises. The task keeps its thread until the work
+    ends.
 
     Args:
         name: the name of the pool, in thread names and metrics.
@@ -95,8 +100,9 @@ class BoundedExecutor:
         max_queued: tasks that may wait for a thread.
         max_wait_s: how long a task may wait for a thread.
         metrics: counts queued and rejected tasks.
-        client_limit: threads that one client may occupy at once. It may occupy the same fraction
-            of the queue, but at most `CLIENT_FRACTION`.
+        client_limit: threads that one client may occupy at once. Its running and queued tasks
+            together may occupy the same fraction of all places (threads and queue), but at most
+            `CLIENT_FRACTION`.
     """
 
     def __init__(
@@ -139,10 +145,12 @@ class BoundedExecutor:
     async def run(self, work: Callable[[], T], client: Hashable = None) -> T:
         """Run `work` for a client in a thread and return its result.
 
+        An exception of `work` is raised to the caller.
+
         Raises:
-            OverloadedError: the queue is full.
+            OverloadedError: the queue is full, or the client has reached its limit.
             BusyError: no thread became free in time.
-            ShuttingDownError: the executor was closed before a thread was free.
+            ShuttingDownError: the executor is closed, or was closed before a thread was free.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()

@@ -42,10 +42,11 @@ class Cost:
         token: for each token of a response: its text as JSON.
         logprob_token: for each token whose id or log probability is returned: as Python objects
             and as JSON.
-        top_logprob: for each top log probability, likewise.
+        top_logprob: for each top log probability: as Python objects and as JSON.
         char: for each character of a prompt in a response.
         citation: for an answer with citations, in addition to its sentences. Larger than
-            `reservation.LOOP_LIMIT_BYTES`, because citing also takes too long for the event loop.
+            `call.LOOP_LIMIT_BYTES`, so that citing, which takes too long for the event loop, runs
+            in a thread.
     """
 
     flat: int = 0

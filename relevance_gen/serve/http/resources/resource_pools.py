@@ -60,8 +60,9 @@ def make_resource_pools(
 
     Args:
         settings: the settings of the server.
-        metrics: shows the state of the pools.
-        limits_keys: whether a key may occupy only a part of each pool, because there are others.
+        metrics: the metrics to which the pools write their state.
+        limits_keys: whether the requests of one API key may occupy only a part of each pool, so
+            that the requests of other keys can run; False if there is only one key.
     """
     n_search_threads = settings.n_search_threads
     if settings.reranker:

@@ -46,7 +46,7 @@ class IndexRef:
     """A reference to an index by name.
 
     Attributes:
-        index: the name, as requests call it.
+        index: the name of the index; the attribute is called as the field of the request body.
         allow_partial: whether an index of a cluster may answer while a part of it is lost.
     """
 
@@ -69,9 +69,13 @@ class IndexRef:
 class IndexRegistry:
     """The indexes of the server and of a cluster, by name. Thread-safe.
 
+    The setting ``--index-key`` restricts an index to the API keys with certain ids. Every client
+    may use an index that has no such setting.
+
     Raises:
-        InvalidRequestError: two indexes have one name; or an index key refers to no index. With a
-            misspelled name, every key could use the index that was meant.
+        InvalidRequestError: two indexes of the server have one name; or, without a cluster, an
+            ``--index-key`` has a name that no index has. If a misspelled name were accepted, the
+            index with the correct name would be open to every client.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -108,10 +112,13 @@ class IndexRegistry:
             index.refresh()
 
     async def refresh(self, name: str, client: str) -> None:
-        """Check an index for changes, and wait for the result as long as that is reasonable.
+        """Check an index for changes, and wait for the result.
+
+        If an older version of the index can be searched, this waits for at most `MAX_DEFER_S`. It
+        does not wait if the object store of the index does not answer.
 
         Raises:
-            BusyError: the index is still being read for the first time.
+            BusyError: no version of the index was read within the time limit of the queue.
         """
         wait = self.start_refresh(name, client)
         if wait is not None:
@@ -120,10 +127,13 @@ class IndexRegistry:
     def start_refresh(
         self, name: str, client: str
     ) -> Callable[[], Coroutine[Any, Any, None]] | None:
-        """Start to check an index for changes; return a function that waits for it, if necessary.
+        """Start to check an index for changes; return a function that waits for the result.
 
-        The returned coroutine raises a `BusyError` if the check takes too long and there is no
-        older version of the index to search.
+        None means that there is nothing to wait for: the server has no index with this name that
+        the client may use, the index was checked just now, or its object store does not answer.
+
+        The function returns a coroutine, which raises a `BusyError` if the check takes too long and
+        no older version of the index can be searched.
         """
         index = self._served.get(name) if self._may_search(client, name) else None
         if index is None or index.is_fresh:

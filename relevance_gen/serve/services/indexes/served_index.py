@@ -48,12 +48,12 @@ _MAX_DAMAGED_STATES: Final = 2
 
 @frozen
 class _Damage:
-    """A state that could not be loaded.
+    """Information about a version of the index's files that could not be loaded.
 
     Attributes:
-        pause_s: length of the pause.
-        until_s: when it may be loaded again.
-        reason: why it could not be loaded.
+        pause_s: seconds from the last failure until the version may be loaded again.
+        until_s: the end of this pause, as a time of `time.monotonic`.
+        reason: why the version could not be loaded, for clients.
     """
 
     pause_s: float
@@ -144,7 +144,11 @@ class ServedIndex:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the searched shards may be outdated: the last check for changes failed."""
+        """Whether the searched shards may be outdated; always false for a file or a folder.
+
+        That is so if the last check for changes failed, or if the running check has taken longer
+        than `MAX_DEFER_S`.
+        """
         has_problem = self._timed_out or self._failure is not None
         return self._kind == "shards" and isinstance(self.current, BaseIndex) and has_problem
 
@@ -160,9 +164,10 @@ class ServedIndex:
         return is_running and time.monotonic() > self._started_s + MAX_DEFER_S
 
     def refresh(self) -> Future[None]:
-        """Start a check for changes.
+        """Start a check for changes, and return a future that is done when the check has ended.
 
-        Return a future of the end of a check that begins after this.
+        The check begins after this call, so it finds every change that was made before the call. If
+        a check is already running, the new check begins when that one has ended.
         """
         with self._request_lock:
             pending = self._next_refresh
