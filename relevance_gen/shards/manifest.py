@@ -286,7 +286,8 @@ def _unseal(content: bytes, name: str, location: str) -> dict[str, Any]:
     if parsed.get("format") != _FORMAT:
         found = shorten(describe(parsed.get("format")))
         message = f"{location} has format {found}; this version reads format {_FORMAT}"
-        raise IndexFormatError(f"{message}: build the index again")
+        remedy = f"delete {POINTER_FILE}, and build the index again"
+        raise IndexFormatError(f"{message}; {remedy}")
     if not is_intact:
         raise _foreign(f"{name} is damaged: its checksum does not match", location)
     return parsed
