@@ -62,7 +62,10 @@ def format_list(
     row_of: Callable[[T], Row],
     n_chars: int = LINE_CHARS,
 ) -> str:
-    """Return `title`, and one line with at most `n_chars` of text for each of the first items."""
+    """Return `title`, and a line with at most `n_chars` of text for each of the first 10 items.
+
+    If there are more items, a last line states how many.
+    """
     lines = [title]
     for row in map(row_of, items[:_MAX_ROWS]):
         excerpt = _excerpt(row, n_chars)
@@ -80,9 +83,9 @@ def format_table(
     row_of: Callable[[T], Row],
     n_chars: int = CELL_CHARS,
 ) -> str:
-    """Return an HTML table of the first items.
+    """Return an HTML table of the first 10 items, with at most `n_chars` of each item's text.
 
-    Its last column has at most `n_chars` of each text.
+    The text is in the last column. If there are more items, a last row states how many.
     """
     rows = ["".join(f"<th>{name}</th>" for name in columns)]
     for row in map(row_of, items[:_MAX_ROWS]):

@@ -5,7 +5,8 @@ The time is proportional to pattern length × path length.
 A pattern is translated to one regular expression that cannot backtrack across a wildcard or a
 slash. Each ``*`` except the last of a segment becomes an atomic group, ``(?>[^/]*?literal)``: the
 earliest match of the literal leaves the longest rest for the following wildcards, so no other match
-has to be tried. The same holds for ``**`` and segments.
+has to be tried. For the same reason, each ``**`` except the last becomes an atomic group with the
+segments between it and the next ``**``.
 
 Source: https://git-scm.com/docs/gitignore. A ``?`` matches a character, where git compares bytes.
 """

@@ -1,4 +1,8 @@
-"""Join the lines of pages to running text: without headers, each sentence complete on one page."""
+"""Convert the lines of pages to running text.
+
+Page headers and footers are removed, and a sentence that continues on the next page is completed on
+the page where it begins.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +29,9 @@ _HYPHENATED: Final = re.compile(r"(?<!\w)\w++-\w++")
 def reflow(pages: Sequence[str]) -> list[str]:
     r"""Return the texts of pages with lines joined to paragraphs and hyphenated words joined.
 
-    If a page begins with a lower-case letter, its text up to the end of the sentence is moved to
-    the previous page, unless the page has no further text. A word that is hyphenated at the end of
+    Page headers and footers are removed. If a page begins with a lower-case letter, its text up to
+    the end of the sentence is moved to the previous page, unless this text is the whole page or has
+    1,000 characters or more, or the previous page is empty. A word that is hyphenated at the end of
     a line keeps its hyphen if it also occurs with the hyphen within a line.
 
     >>> reflow(["Cats and dogs sleep for most of\nthe day. They are", "nocturnal. Birds are not."])
@@ -63,7 +68,7 @@ def reflow(pages: Sequence[str]) -> list[str]:
 def _without_page_headers(pages: list[list[str]]) -> list[list[str]]:
     """Return the lines of pages without blank lines, page headers and page footers.
 
-    A page that consists of headers and footers only keeps its lines.
+    If a page contains nothing but headers and footers, its lines are returned.
     """
     pages = [[line for line in page if line] for page in pages]
     n_pages_with: Counter[str] = Counter()

@@ -56,13 +56,15 @@ class Selection:
     """The options that select files below a folder.
 
     Attributes:
-        hidden: whether to include files and folders whose name begins with a dot, except ``.git``.
+        hidden: whether to include files and folders whose name begins with a dot. ``.git`` is
+            included only if `no_ignore` is set, too.
         no_ignore: whether to include files that ignore files exclude.
         follow: whether to follow symbolic links.
         glob: patterns as in an ignore file, relative to the working folder, that a file must match,
             or must not match if the pattern begins with ``!``. The last pattern that matches
-            decides, also on hidden and ignored files.
-        types: names of file types, of which a file must have one.
+            decides, also on hidden and ignored files. A file that no pattern matches is excluded,
+            unless all patterns begin with ``!``.
+        types: names of file types; a file must have one of these types. Empty for any type.
     """
 
     hidden: bool = field(default=False, validator=checks.flag)

@@ -87,9 +87,9 @@ class Encoder(SharedModel["Embedder"]):
     Attributes:
         n_dims: components of each vector.
         n_ctx, query_prefix, passage_prefix: the arguments, or their defaults.
-        passage_tokens: maximum tokens of a passage in a search: with its prefix and the tokens
-            around it 256, or `n_ctx` if that is less. The vector of a longer passage represents
-            each part of it less well.
+        passage_tokens: maximum tokens of a passage in a search, without the prefix and the tokens
+            around the passage. Together with these it has at most 256 tokens, or `n_ctx` if that is
+            less. The vector of a longer passage represents each part of it less well.
         pooling: how the vectors of tokens are combined: ``"mean"``, ``"cls"`` or ``"last"``.
     """
 
@@ -180,11 +180,15 @@ class Encoder(SharedModel["Embedder"]):
     def passages_of(self, text: str, *, kind: Kind | None = None) -> list[str]:
         """Return the passages of a text that does not fit into the context, or the text itself.
 
+        A passage, the prefix of `kind` and the tokens around them have together at most 256 tokens,
+        or `n_ctx` if that is less. The returned passages do not contain the prefix.
+
         Args:
-            text: the text.
-            kind: the kind of the text, whose prefix is a part of each passage.
+            text: the text, without a prefix.
+            kind: the kind of the text, which determines the prefix; None for no prefix.
 
         Raises:
+            InvalidRequestError: `kind` is invalid.
             EncoderError: the encoder is closed.
         """
         n_around = self._model.n_around + self.count_tokens(self._prefix_of(kind))

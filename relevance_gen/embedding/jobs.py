@@ -25,9 +25,11 @@ Outcome = TypeVar("Outcome")
 
 
 class Embeddings(NamedTuple):
-    """The vectors of texts, float32 of shape (n, n_dims).
+    """The vectors of n texts, and the number of tokens of each.
 
-    In addition the number of tokens read of each text, shape (n,).
+    Attributes:
+        vectors: float32 of shape (n, n_dims).
+        n_tokens: number of tokens of each text that the model has read, shape (n,).
     """
 
     vectors: Vectors

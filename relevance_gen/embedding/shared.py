@@ -90,9 +90,10 @@ class SharedModel(Generic[Model]):
         return job
 
     def _finish(self, job: Job[Outcome], progress: Progress | bool | None) -> Outcome:
-        """Run a job and return its outcome.
+        """Queue a job, wait for it, and return its outcome; raise its error if it fails.
 
-        Call `progress` in this thread with the finished and all texts.
+        `progress` is called in this thread with the number of finished texts and the number of all
+        texts; True shows a bar. After an interrupt in this thread, the job is cancelled.
         """
         with reporting(progress, "texts") as report:
             self._put(job)

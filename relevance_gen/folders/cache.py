@@ -220,8 +220,12 @@ def cache_for(folder: object, key: Any) -> Cache | None:
     """Return the cached form of an index in a cache folder; None if there is no cache.
 
     Args:
-        folder: a folder; None for the default folder, False for no cache.
+        folder: a folder; None for the folder that `default_folder` returns, which can be None, too;
+            False for no cache.
         key: JSON of everything that the index depends on, except the files.
+
+    Raises:
+        InvalidRequestError: `folder` is not a path, None or False.
     """
     if folder is False:
         return None

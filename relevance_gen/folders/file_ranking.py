@@ -1,12 +1,12 @@
 """Rank files by their best chunks, by their names, and by the names that they define.
 
-The 300 best chunks by their lexical scores are ranked. c(k) is the score of chunk k relative to the
-best score, c₁. A file f has n of these chunks, best first; w are the words of the question without
-English stop words, and p are the parts of a name::
+The 300 best chunks by their lexical scores are ranked. c(k) is the score of the k-th best of these
+chunks in a file f, relative to the best score of all chunks, c₁; w are the words of the question
+without English stop words; and p are the parts of a name::
 
     chunks(f)  = c(1) + 0.3 Σ_k 0.7^(k-2) c(k),  k = 2 … 12
-    recall(n)  = Σ_w idf(w) · max_p alike(p, w) / Σ_w idf(w)       share of the question in the name
-    precision(n) = Σ_p √|p| · max_w alike(p, w) / Σ_p √|p|         share of the name in the question
+    recall     = Σ_w idf(w) · max_p alike(p, w) / Σ_w idf(w)       share of the question in the name
+    precision  = Σ_p √|p| · max_w alike(p, w) / Σ_p √|p|           share of the name in the question
     name(f)    = √recall · precision²                              of the file name
     defines(f) = max over definitions of √recall · precision · level   for types, and for others
     exact(f)   = max over definitions of level, if the question contains the name as an identifier;
@@ -16,13 +16,14 @@ English stop words, and p are the parts of a name::
             + 0.6 exact(types) + 0.6 exact(others))
            · (0.4 for tests and examples, unless the question is about tests)
 
-The best file has the score c₁, any other file c₁ · S(f) / max S. Within a file, the chunk with the
-highest c + defines + exact has the score of the file, and other chunks a share in proportion.
+The best file has the score c₁, any other file c₁ · S(f) / max S. For each chunk of a file, the sum
+c + 0.8 defines + 0.6 exact of the chunk alone is computed. The chunk with the highest sum has the
+score of the file; the scores of the other chunks are in proportion to their sums.
 
 |p| is the number of letters of a part. alike(p, w) is 1 if the stems are equal, or if p consists of
-adjacent words of the question, including w, written as one word; √(n / longer) if one begins with
-the n ≥ 3 letters of the stem of the other; else 0. Levels are defined in
-`relevance_gen.folders.identifiers`.
+adjacent words of the question, including w, written as one word. It is √(m / longer) if one of p
+and w begins with the stem of the other, which has m ≥ 3 letters; longer is the number of letters of
+the longer of p and w. Otherwise it is 0. Levels are defined in `relevance_gen.folders.identifiers`.
 
 The formula is ours; measured in docs/retrieval.md.
 """
@@ -123,7 +124,10 @@ class QueryIdentifiers:
 
     @classmethod
     def of(cls, plan: WeightedQuery) -> QueryIdentifiers:
-        """Return the comparison for a query; idf is from the chunks that contain its words."""
+        """Return the `QueryIdentifiers` of a query.
+
+        The idf of each word is computed from the number of searched chunks that contain the word.
+        """
         terms = plan.terms
         idf_by_stem = {}
         for term, df in zip(terms.query.terms, terms.df, strict=True):
@@ -319,8 +323,9 @@ class FileRanking(RerankStage):
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
         """Replace the scores of the best candidates by scores of their files.
 
-        The scores of all other results are multiplied by the factor of the chunk scores among the
-        contributions to the new scores, so that both kinds of scores can be compared.
+        A chunk's old score enters its new score as one of several contributions, multiplied by a
+        factor. The scores of all other results are multiplied by the same factor, so that old and
+        new scores can be compared.
         """
         rows = self.candidate_rows(table)
         if not rows.size:
@@ -354,7 +359,11 @@ class FileRanking(RerankStage):
     def explain(
         self, table: CandidateTable, row: int, before: float, after: float
     ) -> dict[str, float]:
-        """Return the contributions to the score of the chunk in `row`, from itself and its file."""
+        """Return the contributions to the score of the chunk in `row` from other parts of its file.
+
+        These are the other chunks, the file name, the defined names and the exact identifiers, by
+        name. The contribution of the words of the chunk itself is not included.
+        """
         del before, after
         present = [part for part in self.parts if part in table.columns]
         return {part: float(table.columns[part][row]) for part in present}

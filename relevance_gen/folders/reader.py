@@ -118,7 +118,7 @@ class FolderReader:
     def release(self, paths: Iterable[str]) -> None:
         """Discard the texts of the documents at `paths`, because a snapshot now contains them.
 
-        Texts that are not complete are retained.
+        Documents that are still being read are retained.
         """
         for path in paths:
             document = self._documents.get(path)

@@ -216,7 +216,8 @@ class FolderSnapshot(BaseIndex):
         A value that adjacent chunks share is compared once for all of them.
 
         Raises:
-            InvalidRequestError: no chunk matches, and no chunk has one of the keys.
+            InvalidRequestError: no chunk matches, and `where` has a key that does not occur in the
+                metadata of any chunk.
         """
         own = {key: value for key, value in where.items() if key in _CHUNK_KEYS}
         shared = {key: value for key, value in where.items() if key not in _CHUNK_KEYS}

@@ -37,7 +37,8 @@ def generate(
         request: the text, a `GenerationRequest`, or a mapping of its fields; only ``text`` is
             required.
         runner: by default a runner that the first call creates and the process keeps, with the
-            model named in ``RELEVANCE_GEN_MODEL``, else the embedded model.
+            model named in ``RELEVANCE_GEN_MODEL``, else the small model that is part of this
+            package.
         fields: fields of a `GenerationRequest`; they override the fields of `request`.
 
     Returns:
@@ -49,7 +50,7 @@ def generate(
         OverloadedError: too many requests wait already.
         GenerationError: the model failed.
 
-    Source: the documented ``POST /generate``.
+    The fields are those of the server's ``POST /generate``.
     """
     refuse_fields_of_runner(fields)
     checked = as_request(request, fields)  # Before a model is loaded.

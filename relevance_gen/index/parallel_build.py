@@ -56,11 +56,12 @@ _shared: Array[c_int64]
 
 
 def n_processes(n_jobs: int | None, chunks: Chunks) -> int:
-    """Return the number of processes that build an index: at most `n_jobs`, 1 for little text.
+    """Return the number of processes that build an index: at most `n_jobs`, and at most 4.
 
-    None means 1, and -1 the number of cores that this process may use. The result is 1 in a
-    daemonic process (of a `multiprocessing.Pool`, for example), which must not start other
-    processes.
+    `n_jobs` None means 1, and -1 the number of cores that this process may use. The number is
+    smaller if the text is short: each process must get at least 8 Mi characters if this process can
+    be forked, otherwise 32 Mi. The result is 1 in a daemonic process (of a `multiprocessing.Pool`,
+    for example), which must not start other processes.
 
     Raises:
         InvalidRequestError: `n_jobs` is not an integer of at least 1, -1 or None.

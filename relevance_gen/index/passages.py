@@ -261,9 +261,13 @@ def _passage_spans(
 ) -> list[tuple[int, int]]:
     """Return the start and end offset of each passage of a chunk's text; at least one passage.
 
+    For an encoder that counts tokens, the title line and a passage have together at most
+    `passage_tokens` tokens. Otherwise a passage has at most `PASSAGE_CHARS` characters, and fewer
+    if its characters take several bytes; then the title line does not count.
+
     Args:
         text: the text.
-        title_line: the line before each passage, whose tokens count; "" for none.
+        title_line: the line before each passage; "" for none.
         encoder: the encoder of the passages.
     """
     full_text = [(0, len(text))]

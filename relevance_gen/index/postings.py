@@ -279,8 +279,10 @@ class PostingsBuilder:
 
         Args:
             postings: the postings of the other segment.
-            occurrences: ordinal in its lexicon of the term of each occurrence, shape (T,).
-            chunk_ords: new ordinal of each of its chunks, shape (N,); ignored for removed chunks.
+            occurrences: for each occurrence in the chunks that are not removed, the ordinal of its
+                term in the lexicon of the other segment, shape (T,).
+            chunk_ords: new ordinal of each chunk of the other segment, shape (N,); ignored for
+                removed chunks.
         """
         lexicon = postings.lexicon
         df = postings.df_of_all()

@@ -131,7 +131,9 @@ def _add_counts(
 
 
 def exact_sum(values: Floats) -> int:
-    """Return the exact sum of at most 2²⁶ floats ≥ 0 in any order, as a multiple of 2⁻¹¹²⁶.
+    """Return the integer m for which m · 2⁻¹¹²⁶ is the exact sum of `values`.
+
+    The order of the values does not matter. `values` has at most 2²⁶ floats, all at least 0.
 
     >>> exact_sum(np.array([0.1] * 10)) == 10 * exact_sum(np.array([0.1]))
     True

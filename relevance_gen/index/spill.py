@@ -1,8 +1,9 @@
 """Write segments to temporary files as they are built, and merge them with bounded memory.
 
-Terms are merged as in an external merge sort: of each segment the next few thousand terms are read,
-and all terms up to the least of their last ids are complete. All other arrays are copied; ordinals
-and offsets are increased by the sizes of the segments before.
+Terms are merged as in an external merge sort. The next few thousand terms of each segment are read.
+All terms whose ids are not above the smallest of the last ids that were read are complete: no
+segment has further postings of these terms. All other arrays are copied; ordinals and offsets are
+increased by the sizes of the segments before.
 """
 
 from __future__ import annotations
@@ -42,10 +43,15 @@ _TERM_ARRAYS: Final = {"ids", "first", "chunk", "tf", "spelling", "spelling_firs
 
 
 class Spill:
-    """Chunks and segments in unnamed temporary files, which are deleted when the process ends.
+    """Chunks and segments in unnamed temporary files.
+
+    The files are deleted by `close`, or when the process ends.
 
     Args:
         folder: folder of the files.
+
+    Attributes:
+        content: writes the texts, metadata and titles of the chunks of all segments.
     """
 
     def __init__(self, folder: Path) -> None:

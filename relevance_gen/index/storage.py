@@ -266,7 +266,9 @@ def write_arrays(file: BinaryIO, segment: Segment) -> None:
 
 
 def read_arrays(content: Bytes, chunks: Chunks) -> Segment:
-    """Return the segment that `write_arrays` wrote; its arrays are views of `content`.
+    """Return the segment that `write_arrays` wrote, without passages.
+
+    The arrays of the segment are views of `content`.
 
     Args:
         content: the content of the file.

@@ -46,11 +46,18 @@ def choose_size(
     must_be_longest: bool,
     n_slots: int | None,
 ) -> ContextSize:
-    """Return the size of the context for `free_bytes`.
+    """Return the length of each sequence and the number of slots of a context.
 
     The number of slots is reduced first, then the length: a prompt that does not fit is an error,
-    but a request that waits is not. A requested number of slots is never reduced, and neither is
-    the length if it `must_be_longest`.
+    but a request that waits is not. The context can need more than `free_bytes` if neither may be
+    reduced further.
+
+    Args:
+        estimate: the memory of a context.
+        free_bytes: memory that the context may use.
+        longest: maximum length of a sequence in tokens.
+        must_be_longest: whether the length is `longest` in any case.
+        n_slots: number of slots, which is not reduced; None for at most `MAX_DEFAULT_SLOTS`.
     """
     if n_slots is None:
         n_slots = 1

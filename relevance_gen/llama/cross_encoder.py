@@ -44,7 +44,13 @@ _FIELD: Final = re.compile(r"\{(query|document)\}")
 
 @frozen(eq=False)
 class _PromptSegment:
-    """Tokens, or a text with fields for query and document, and an offset of its token ids."""
+    """A segment of a prompt.
+
+    Attributes:
+        content: token ids; or a text with the fields ``{query}`` and ``{document}``, which is
+            tokenized after the fields are filled in.
+        offset: added to each token id of the segment, to select a second copy of the vocabulary.
+    """
 
     content: Tokens | str
     offset: int = 0

@@ -53,10 +53,11 @@ class Decoder(OpenContext):
     the errors see `Weights`.
 
     Attributes:
-        prefill_multiple: prefill chunks are padded to a multiple of this many tokens, so that their
-            bits do not depend on the other chunks of the batch; 1 for a model that cannot remove
-            the padding.
-        copies_on_device: whether `copy` leaves the data on its device; by default if that is a GPU.
+        prefill_multiple: prefill chunks are padded to a multiple of this many tokens, so that the
+            bits of a chunk's result do not depend on the other chunks of the batch; 1 for a model
+            that cannot remove the padding.
+        copies_on_device: whether `copy` leaves the data on its device; by default if the model uses
+            a GPU and can remove tokens from a sequence (`can_rewind`).
         n_threads: threads of the last computation.
     """
 

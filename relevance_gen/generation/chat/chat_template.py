@@ -260,7 +260,14 @@ def _append_to_texts(message: Mapping[str, Any], suffix: str) -> Mapping[str, An
 def _move_to_user_messages(
     messages: Sequence[Mapping[str, Any]], omitted: Collection[int]
 ) -> list[Mapping[str, Any]]:
-    """Move omitted messages to the start of the next user message, or the end of the last."""
+    """Return messages in which the texts of omitted messages are in messages of the user.
+
+    The text of an omitted message is added to the start of the next user message, or, if there is
+    none, to the end of the last user message.
+
+    Raises:
+        InvalidRequestError: there is no user message.
+    """
     user_indices = [
         index
         for index, message in enumerate(messages)
@@ -389,7 +396,12 @@ class _SpecialTokens:
         self,
         messages: list[dict[str, Any]],
     ) -> list[dict[str, Any]]:
-        """Split the strings of messages; the arguments of calls repeat text of other roles."""
+        """Return messages in which all strings are split.
+
+        Strings in messages of the assistant are split by `assistant`, all others by `all_roles`.
+        Tool calls of the assistant are split by `all_roles`, too, because their arguments can
+        repeat text of other roles.
+        """
         return [self._split_message(message) for message in messages]
 
     def _split_message(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -415,7 +427,9 @@ def _special_tokens(
 def _may_be_special(text: str, template: str) -> bool:
     """Return whether a template may give a user-defined token a meaning.
 
-    White space, words and HTML tags that are not in the template have none.
+    This is true if the token's text is part of the template, or looks like a marker, such as
+    ``<|name|>``, and is not an HTML tag. It is false for white space and for texts that consist of
+    letters and digits only.
     """
     if not text.strip() or text.isalnum():
         return False

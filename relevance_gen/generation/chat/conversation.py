@@ -252,10 +252,15 @@ def choice_of(
 ) -> ToolChoice:
     """Parse the field ``tool_choice`` of OpenAI's chat completions and responses.
 
-    Its value is a mode ("auto", "none", "required"), one tool, or a list of allowed tools.
+    Args:
+        value: a mode ("auto", "none", "required"), an object that names one tool, which must then
+            be called, an object with a list of allowed tools, a `ToolChoice`, or None for "auto".
+        tools: the tools of the conversation.
+        is_parallel: whether a turn may contain several calls; ignored if `value` names one tool.
 
     Raises:
-        InvalidRequestError: the value is none of these, or names a tool that is not in `tools`.
+        InvalidRequestError: the value is none of these, names a tool that is not in `tools`, or
+            requires a call although `tools` is empty.
     """
     if isinstance(value, ToolChoice):
         choice = attrs.evolve(value, is_parallel=value.is_parallel and is_parallel)

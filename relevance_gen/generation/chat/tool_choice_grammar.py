@@ -47,9 +47,11 @@ def grammar_fields(
 ) -> dict[str, Any]:
     """Return fields with a grammar that permits only valid turns, to replace those of `request`.
 
-    In a valid turn, tool calls match their schemas, and the answer matches the request's own
-    constraint, such as a JSON schema. If a call is required, that constraint is ignored. The result
-    is empty if every text is a valid turn.
+    In a valid turn, the answer matches the request's own constraint, such as a JSON schema, unless
+    a call is required: then that constraint is ignored. The arguments of tool calls are JSON
+    objects; they match the schemas of the tools if a call is required or any of the tools is
+    strict. The result is empty if every text is a valid turn, or if the fields of `request` permit
+    only valid turns already.
 
     Args:
         conversation: the tools, and which of them must be called.
@@ -59,8 +61,8 @@ def grammar_fields(
             not.
 
     Raises:
-        InvalidRequestError: constrained answers cannot be distinguished from calls, or the grammar
-            is too long.
+        InvalidRequestError: constrained answers cannot be distinguished from calls, the grammar of
+            the request is GBNF, or the new grammar is too long.
     """
     field = next((name for name in GRAMMAR_FIELDS if getattr(request, name) is not None), None)
     choice = conversation.choice
@@ -107,10 +109,18 @@ def _call_rules(
     *,
     is_parallel: bool,
 ) -> list[str]:
-    """Return the rules of calls: ``lead`` starts the first call, ``rest`` is everything after.
+    """Return the rules of tool calls.
 
-    If `schema_fields` is not None, arguments must match the schemas of the tools; it maps the name
-    of a tool to the field that errors in its schema name.
+    The rule ``lead`` matches the text before the name of the first call; ``rest`` matches
+    everything after it.
+
+    Args:
+        tools: the tools that may be called.
+        tool_calls: the format of calls.
+        schema_fields: for each tool name, the request field that an error message names if the
+            tool's schema is wrong; then arguments must match the schemas of the tools. None if
+            arguments can be any JSON object.
+        is_parallel: whether a turn may contain several calls.
     """
     between = _lark_string(tool_calls.between_calls + tool_calls.before_name)
     more = f"({between} one)*" if is_parallel else ""

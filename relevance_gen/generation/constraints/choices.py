@@ -42,10 +42,10 @@ class TokenPrefixIndex:
             open_prefixes.append(row)
 
     def tokens_at(self, text: bytes, start: int) -> list[int]:
-        """Return the tokens with which `text` continues at `start`.
+        """Return the tokens whose bytes are a prefix of `text` from the byte offset `start` on.
 
-        All prefixes of a text are also prefixes of the last entry that is not sorted after the
-        text.
+        The search begins at the last token in sorted order that is not greater than the rest of the
+        text: each token that is a prefix of the rest is this token or a prefix of it.
         """
         rest = text[start : start + self._max_bytes]
         tokens = []

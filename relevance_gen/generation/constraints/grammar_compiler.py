@@ -82,7 +82,8 @@ class Grammars:
     def compile(self, source: GrammarSource, client: str | None = None) -> Future[Grammar]:
         """Return the future of a compiled grammar.
 
-        It fails with `InvalidRequestError` if compilation fails.
+        The future fails with `InvalidRequestError` if compilation fails, and with `OverloadedError`
+        if the client has used too much CPU time when the grammar's turn comes.
 
         Args:
             source: the grammar.
@@ -168,7 +169,14 @@ class _CompilerQueue:
             self._cpu_seconds.charge(seconds, client)
 
     def _enter(self, source: GrammarSource, client: str | None) -> None:
-        """Count a waiting grammar; a client's first request for it takes a slot of the client."""
+        """Count a request that waits for a grammar.
+
+        Requests of a client for the same grammar count once towards the number of grammars that the
+        client may have waiting.
+
+        Raises:
+            OverloadedError: the client has too many grammars waiting.
+        """
         with self._lock:
             is_new = client is not None and (client, source) not in self._waiting
             if is_new and not self._slots.acquire(1, client):

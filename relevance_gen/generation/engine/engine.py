@@ -102,12 +102,12 @@ class Engine:
 
     @property
     def capacity(self) -> Capacity:
-        """Further requests that can start: free slots minus queued requests without a sample.
+        """How many further requests can start: free slots minus queued requests without a sample.
 
-        Slots of anonymous requests count as free for authenticated requests. Requests with a
-        grammar count only while they run: any number of them is taken to be compiled, and counting
-        them would keep other requests out. Requests for several samples retain their prompts: see
-        `scheduler.max_retained_prompts`.
+        Slots of anonymous requests count as free for authenticated requests. A request with a
+        grammar counts only while one of its samples runs: requests that wait for their grammars do
+        not reduce the capacity, because otherwise they would keep other requests out. Requests for
+        several samples retain their prompts: see `scheduler.max_retained_prompts`.
         """
         n_slots = self._model.n_slots
         n_requests, n_retained_prompts = {}, {}
@@ -160,10 +160,14 @@ class Engine:
                 self._model.rewind(slot, 0)
 
     def interrupt(self, request_id: int | None = None) -> None:
-        """Stop the computation of a request's prompt, or any computation.
+        """Stop the current computation.
 
-        It is repeated unless the request is dropped. A batch of several prompts is not stopped: its
-        chunks are short, and the chunks of the other requests would have to be computed again.
+        With a `request_id`, the computation is stopped only if it computes the prompt of this
+        request alone. A batch of several prompts is not stopped: its chunks are short, and the
+        chunks of the other requests would have to be computed again. Without a `request_id`, any
+        computation is stopped.
+
+        A stopped computation is repeated unless the request is dropped.
         """
         if request_id is None or self._prefilling_ids == {request_id}:
             self._model.interrupt()
@@ -436,9 +440,10 @@ class Engine:
     # ── Removing ─────────────────────────────────────────────────────────────────────────────────
 
     def _dequeue(self, request: ActiveRequest) -> None:
-        """Remove a request whose samples have all started from the queue.
+        """Remove a request from the queue.
 
-        Its logits and its saved state are freed, and the slot of its prompt is rewound.
+        The request was dropped, has failed, or all of its samples have started. Its logits and its
+        saved state are freed, and the slot in which its prompt is computed is rewound.
         """
         self._queue.remove(request)
         if request.slot is not None:

@@ -17,9 +17,9 @@ saved state when a slot becomes free.
 The prompt of a request is computed in its first slot, and the request gets no second slot before
 the prompt is computed. Prompts are computed sequentially in chunks; a long prompt delays the
 running samples by one chunk per step. Short chunks of several prompts are computed as one batch if
-this takes less time; the batch always contains the chunk of the first prompt in the queue. Apart
-from samples whose prompt is being computed, a slot stays free while samples wait only in the case
-that `max_retained_prompts` describes.
+this takes less time; the batch always contains the next chunk of the first prompt that has a slot,
+in the order of priority and queue. Apart from samples whose prompt is being computed, a slot stays
+free while samples wait only in the case that `max_retained_prompts` describes.
 
 Chunks of a prompt always end at multiples of `n_batch` or at the end of the prompt, regardless of
 other requests: the computation of a request, and therefore its result, does not depend on which

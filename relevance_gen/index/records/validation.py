@@ -29,20 +29,20 @@ def read_chunks(
     blank: Blank | None = None,
     text: str | None = None,
 ) -> Chunks:
-    """Check strings, mappings and `Chunk` objects, mixed; return `Chunks` unchanged.
+    """Check strings, mappings and `Chunk` objects, which can be mixed, and return them as `Chunks`.
 
-    Strings and mappings with only the documented fields are checked in a loop that makes no
-    `Chunk`.
+    If `values` is a `Chunks` object, it is returned unchanged. Strings and mappings with only the
+    documented fields are checked in a loop that makes no `Chunk`.
 
     Args:
         values: a list or another iterable of chunks, or a table.
         path: name of `values` in error messages.
         kinds: allowed kinds of chunks, for error messages.
-        blank: how to handle blank chunks. None refuses them, and errors do not suggest what to pass
-            instead: for callers that are not Python code.
-        text: the field of mappings, or the column of a table, that has the text, as in
-            `record_chunk`. None is for mappings with the documented fields, and ``text`` in a
-            table.
+        blank: how to handle blank chunks. None refuses them, too, but then errors do not suggest
+            Python code: for callers that are not Python code.
+        text: the field of mappings, or the column of a table, that contains the text; the other
+            fields are handled as by `record_chunk`. If it is None, mappings must have the
+            documented fields, and a table must have the column ``text``.
 
     Raises:
         InvalidRequestError: `values` is not iterable, or a chunk is blank or of another kind; the
@@ -123,8 +123,9 @@ def record_chunk(
 ) -> Any:
     """Return a record as a mapping that is a chunk; other fields than text and title are metadata.
 
-    The fields of a nested mapping ``metadata`` become metadata, too. A field that is None counts as
-    absent. A record that is not a mapping is returned unchanged.
+    The fields of a nested mapping ``metadata`` become metadata, too. A title or a metadata field
+    that is None counts as absent. A text that is None is returned as None; `read_chunks` handles it
+    as blank. A record that is not a mapping is returned unchanged.
 
     Raises:
         InvalidRequestError: the record lacks the field `text`; the error has the location.
