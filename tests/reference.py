@@ -406,9 +406,9 @@ class _Asked:
         }
         self.weight = {t: (1 + math.log(qtf[t])) * self.idf[t] for t in self.terms}
         self.norm = math.hypot(*(self.weight[t] for t in self.terms if self.known[t])) or 1.0
-        pluralize = [t for t in self.terms if self.known[t] and self.idf[t]]
+        known = [t for t in self.terms if self.known[t] and self.idf[t]]
         between = [t for t in self.terms if self.known[t] and not self.idf[t]]
-        self.near = sorted(pluralize, key=lambda t: -self.idf[t])[:32] + between[:32]
+        self.near = sorted(known, key=lambda t: -self.idf[t])[:32] + between[:32]
         neighbours = itertools.pairwise(
             self.key(word) for word in query if self.known[self.key(word)]
         )
@@ -460,8 +460,8 @@ class _Asked:
         return self.known[t] or self.idf[t] > 0
 
     def tf(self, t: object, chunk: list[str]) -> float:
-        pluralize = Counter(chunk)
-        return math.fsum(weight * pluralize[word] for word, weight in self.forms[t].items())
+        counts = Counter(chunk)
+        return math.fsum(weight * counts[word] for word, weight in self.forms[t].items())
 
     def stands_for(self, word: str) -> object:
         """Return the term of the query that a word of a chunk is read as: the one it matches best."""

@@ -316,17 +316,17 @@ READERS: list[Callable[[SearchMetadata], object]] = [
 @pytest.mark.parametrize("read", READERS)
 def test_counts_are_computed_lazily_once(read: Callable[[SearchMetadata], object]) -> None:
     """Token counts are computed once, when they are first read, and equal given counts."""
-    pluralize: list[int] = []
+    calls: list[int] = []
 
     def count() -> int:
-        pluralize.append(7)
+        calls.append(7)
         return 7
 
     metadata = SearchMetadata.lazy(num_query_tokens=(3).__int__, num_context_tokens=count)
     assert metadata.num_query_tokens == 3
-    assert not pluralize
+    assert not calls
     assert read(metadata) == read(SearchMetadata(3, 7))
-    assert (metadata.num_context_tokens, pluralize) == (7, [7])
+    assert (metadata.num_context_tokens, calls) == (7, [7])
     assert (
         pickle.loads(pickle.dumps(metadata))
         == copy.deepcopy(metadata)

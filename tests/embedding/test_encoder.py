@@ -118,9 +118,9 @@ def test_count_tokens_during_close_returns_or_raises():
             return None
 
     with ThreadPoolExecutor(4) as threads:
-        pluralize = threads.map(count, range(400))
+        counts = threads.map(count, range(400))
         encoder.close()
-    assert set(pluralize) <= {3000, None}
+    assert set(counts) <= {3000, None}
     with pytest.raises(EncoderError, match="closed"):
         encoder.count_tokens("a")
 

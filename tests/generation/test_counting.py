@@ -22,8 +22,8 @@ def test_count_chat_tokens_equals_prompt_tokens(tiny):
     """The conversation is rendered with the template; the text of a control token in a message stays text."""
     for variables in ({}, {"more": True}):
         options = {"chat_template": TEMPLATE, "template_variables": variables}
-        pluralize = tiny.count_chat_tokens(HELLO, **options)
-        assert pluralize == tiny.chat(HELLO, max_tokens=1, **options).prompt_tokens
+        n_tokens = tiny.count_chat_tokens(HELLO, **options)
+        assert n_tokens == tiny.chat(HELLO, max_tokens=1, **options).prompt_tokens
 
 
 def test_count_tokens_longer_than_context(tiny):

@@ -39,13 +39,13 @@ def flat(chunks: list[list[int]]) -> tuple[Ids, np.ndarray]:
 def test_count_terms_equals_counter(chunks: list[list[int]]) -> None:
     """Every term of every chunk is counted once, also if other terms of the same bucket are in between."""
     found = count_terms(*flat(chunks))
-    pluralize = list(zip(found.chunk.tolist(), found.ids.tolist(), found.tf.tolist(), strict=True))
+    counts = list(zip(found.chunk.tolist(), found.ids.tolist(), found.tf.tolist(), strict=True))
     expected = [
         (place, term, tf)
         for place, chunk in enumerate(chunks)
         for term, tf in Counter(chunk).items()
     ]
-    assert sorted(pluralize) == sorted(expected)
+    assert sorted(counts) == sorted(expected)
     ids, _ = flat(chunks)
     assert found.ids.tolist() == ids[found.occurrence].tolist()
 
@@ -96,10 +96,8 @@ def test_postings_equal_counts_of_each_text(blocks: list[list[str]]) -> None:
     assert postings.lexicon.ids.tolist() == sorted(expected)
     for number, term_id in enumerate(postings.lexicon.ids.tolist()):
         part = slice(postings.first[number], postings.first[number + 1])
-        pluralize = dict(
-            zip(postings.chunk[part].tolist(), postings.tf[part].tolist(), strict=True)
-        )
-        assert pluralize == expected[term_id]
+        counts = dict(zip(postings.chunk[part].tolist(), postings.tf[part].tolist(), strict=True))
+        assert counts == expected[term_id]
         assert postings.lexicon.decode_terms(np.array([number]))[0] == spelled[term_id]
         assert postings.lexicon.find(np.array([term_id], np.uint64)).tolist() == [number]
     assert postings.df_of_all().tolist() == [len(expected[term_id]) for term_id in sorted(expected)]
