@@ -409,10 +409,10 @@ class _Asked:
         known = [t for t in self.terms if self.known[t] and self.idf[t]]
         between = [t for t in self.terms if self.known[t] and not self.idf[t]]
         self.near = sorted(known, key=lambda t: -self.idf[t])[:32] + between[:32]
-        neighbours = itertools.pairwise(
+        neighbors = itertools.pairwise(
             self.key(word) for word in query if self.known[self.key(word)]
         )
-        self.pairs_asked = Counter(pair for pair in neighbours if set(pair) <= set(self.near))
+        self.pairs_asked = Counter(pair for pair in neighbors if set(pair) <= set(self.near))
 
     def _share(self, t: object, others: int) -> float:
         """Return the fraction of its idf that a term keeps, given the number of subject words."""
@@ -496,7 +496,7 @@ class _Asked:
         return math.fsum(self.idf[t] for t in begins) / whole if whole else 0.0
 
     def run(self, chunk: list[str]) -> float:
-        """Return the weight of the longest run whose every two neighbours are neighbours in the query, too."""
+        """Return the weight of the longest run whose every two neighbors are neighbors in the query, too."""
 
         def weigh(words: list[object]) -> float:
             return math.fsum(max(0.3, self.idf[t]) for t in words)

@@ -144,7 +144,7 @@ def test_passage_has_24_tokens(gap: int, covered: float) -> None:
 
 
 def test_function_words_count_in_pairs_alone() -> None:
-    """A word without idf takes part in pairs, with half of its neighbour's, and covers nothing."""
+    """A word without idf takes part in pairs, with half of its neighbor's, and covers nothing."""
     scorer = ProximityFeatures([match(0), match(1)], [3.0, 0.0], [1, 0], 1.0)
     assert score(scorer, [[1, 0], [1], [0]]) == (
         pytest.approx([1.5 / 2.6, 0.0, 0.0]),

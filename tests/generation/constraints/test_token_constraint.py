@@ -197,12 +197,12 @@ def test_max_tokens_and_stop_strings_truncate_constrained_samples(bigram):
 
 def test_position_without_allowed_token_fails_the_request(bigram):
     """Only this request fails; a concurrent request continues."""
-    neighbour = bigram.submit({"text": "z", "max_tokens": 50, "temperature": 0})
+    neighbor = bigram.submit({"text": "z", "max_tokens": 50, "temperature": 0})
     with pytest.raises(
         InvalidRequestError, match="regex allows no token of this model at this position"
     ):
         bigram.generate({"text": "a", "regex": "abQ", "num_samples": 3})
-    assert neighbour.result().responses[0].generated_tokens == 50
+    assert neighbor.result().responses[0].generated_tokens == 50
     assert bigram.stats().backlog == 0
 
 
@@ -322,7 +322,7 @@ def test_cancelled_constrained_request_frees_its_slots(bigram):
 )
 def test_uncompilable_grammar_is_rejected_within_seconds(bigram, fields, says):
     """The error names the field and the reason, and other requests are not affected."""
-    neighbour = bigram.submit({"text": "z", "max_tokens": 100, "temperature": 0})
+    neighbor = bigram.submit({"text": "z", "max_tokens": 100, "temperature": 0})
     started = time.monotonic()
     with pytest.raises(InvalidRequestError, match=says) as caught:
         bigram.generate({"text": "a", **fields})
@@ -330,7 +330,7 @@ def test_uncompilable_grammar_is_rejected_within_seconds(bigram, fields, says):
     assert str(caught.value).startswith(caught.value.field)
     assert len(str(caught.value)) < 500
     assert time.monotonic() - started < 20
-    assert neighbour.result(60).responses[0].generated_tokens == 100
+    assert neighbor.result(60).responses[0].generated_tokens == 100
 
 
 def test_json_schema_accepts_unknown_formats_classes_and_strings(bigram):
@@ -408,7 +408,7 @@ def test_exploding_grammar_is_followed_or_rejected_in_time(bigram, fields):
 def test_slow_masks_fail_their_request(tiny):
     """A grammar that compiles quickly and becomes slow later is an error at that time."""
     words = " & ".join(f"/.*{a}.{{35}}{b}.*/" for a, b in ("ab", "bc", "de", "fg"))
-    neighbour = tiny.submit({"text": "z", "max_tokens": 50})
+    neighbor = tiny.submit({"text": "z", "max_tokens": 50})
     with pytest.raises(InvalidRequestError, match="grammar is too expensive to follow"):
         tiny.generate(
             {
@@ -417,7 +417,7 @@ def test_slow_masks_fail_their_request(tiny):
                 "seed": 1,
             }
         )
-    assert neighbour.result().responses[0].generated_tokens == 50
+    assert neighbor.result().responses[0].generated_tokens == 50
 
 
 AMBIGUOUS = {
