@@ -1,8 +1,8 @@
 """Read judged collections in their published layouts from local files, without a download.
 
 =====================================  ==========================================================================
-a folder in the BEIR layout            ``corpus.jsonl``, ``queries.jsonl`` and ``qrels.tsv`` or ``.jsonl``, gzipped
-                                       or not: BEIR's own, LIMIT-small
+a folder in the BEIR layout            ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/test.tsv`` (an unpacked archive
+                                       of BEIR), ``qrels.tsv`` or ``qrels.jsonl`` (LIMIT-small), gzipped or not
 a ``.json`` file in the SQuAD layout   XQuAD, JSQuAD (JGLUE) and CMRC 2018: a paragraph is a chunk, the one that a
                                        question was asked about is the answer, and an article's title is a title
 a folder with ``doc-text``             NPL as the University of Glasgow has it, with ``query-text`` and ``rlv-ass``
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +49,20 @@ def read_beir(folder: Path) -> Records:
     ]
     queries = {query["_id"]: query["text"] for query in _json_lines(folder, "queries")}
     qrels: dict[str, dict[str, int]] = {}
-    if _found(folder, "qrels.tsv") is None:
-        judged = (
-            (json_line["query-id"], json_line["corpus-id"], json_line["score"])
-            for json_line in _json_lines(folder, "qrels")
-        )
-    else:
-        judged = (tuple(line.split("\t")) for line in list(_lines(folder, "qrels.tsv"))[1:])
-    for query_id, chunk_id, score in judged:
+    for query_id, chunk_id, score in _judgments(folder):
         qrels.setdefault(str(query_id), {})[str(chunk_id)] = int(float(score))
     return Records(chunks, queries, qrels)
+
+
+def _judgments(folder: Path) -> Iterator[Sequence[Any]]:
+    """Yield query, chunk and score of each judgment of a folder in the BEIR layout."""
+    for name in ("qrels/test.tsv", "qrels.tsv"):
+        if _found(folder, name) is not None:
+            _header, *lines = _lines(folder, name)
+            yield from (line.split("\t") for line in lines)
+            return
+    for judgment in _json_lines(folder, "qrels"):
+        yield judgment["query-id"], judgment["corpus-id"], judgment["score"]
 
 
 def read_squad(content: Any) -> Records:
@@ -92,13 +96,13 @@ def read_npl(folder: Path) -> Records:
 
 def _glasgow(path: Path) -> Iterator[tuple[str, str]]:
     """Yield number and text of each record; a line with a slash alone ends it."""
-    said: list[str] = []
+    words: list[str] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if line.strip() != "/":
-            said += line.split()
-        elif said:
-            yield said[0], " ".join(said[1:])
-            said = []
+            words += line.split()
+        elif words:
+            yield words[0], " ".join(words[1:])
+            words = []
 
 
 def _found(folder: Path, name: str) -> Path | None:
@@ -109,11 +113,8 @@ def _lines(folder: Path, name: str) -> Iterator[str]:
     path = _found(folder, name)
     if path is None:
         raise FileNotFoundError(f"no {name} in {folder}, gzipped or not")
-    with (
-        gzip.open(path, "rt", encoding="utf-8")
-        if path.suffix == ".gz"
-        else path.open(encoding="utf-8") as lines
-    ):
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as lines:
         yield from lines
 
 

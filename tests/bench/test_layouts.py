@@ -26,7 +26,7 @@ def lines(*records: dict[str, object]) -> str:
 
 
 @pytest.mark.parametrize("is_packed", [True, False])
-@pytest.mark.parametrize("judged", ["qrels.tsv", "qrels.jsonl"])
+@pytest.mark.parametrize("judged", ["qrels/test.tsv", "qrels.tsv", "qrels.jsonl"])
 def test_read_beir_folder(tmp_path: Path, judged: str, *, is_packed: bool) -> None:
     """BEIR files are read compressed or plain, with judgments as a table or as lines."""
     files = {
@@ -35,9 +35,11 @@ def test_read_beir_folder(tmp_path: Path, judged: str, *, is_packed: bool) -> No
             {"_id": "2", "text": "A ship."},
         ),
         "queries.jsonl": lines({"_id": "q", "text": "what dives"}),
+        "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq\t1\t1\n",
         "qrels.tsv": "query-id\tcorpus-id\tscore\nq\t1\t1\n",
         "qrels.jsonl": lines({"query-id": "q", "corpus-id": "1", "score": 1}),
     }
+    (tmp_path / "qrels").mkdir()
     for name in ("corpus.jsonl", "queries.jsonl", judged):
         content = files[name].encode()
         (tmp_path / f"{name}{'.gz' * is_packed}").write_bytes(
