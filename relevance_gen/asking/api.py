@@ -215,14 +215,19 @@ def ask_stream(
         chunks.search if isinstance(chunks, BaseIndex) else partial(search, chunks=chunks)
     )
     search_options.setdefault("neighbors", _default_neighbors(chunks))
+    fill = search_options.pop("fill", None)
     response = find(
         question,
         top_n=top_n,
         true_order=False,
         spans=True,
+        fill=True if fill is None else fill,
         **search_options,
     )
-    near = [passage_of(Source.whole(result)) for result in response.results]
+    near = []
+    for result in response.results:
+        if fill or not result.is_filled:
+            near.append(passage_of(Source.whole(result)))
     if only_from_sources and (not near or response.confidence < min_confidence):
         return AnswerStream(tuple(near), response.confidence, None)
     is_default = runner is None and chat_template is None
@@ -236,6 +241,7 @@ def ask_stream(
         response,
         runner,
         copy=copy,
+        fill=fill,
         instructions=instructions,
         chat_template=chat_template,
         template_variables=template_variables,
@@ -330,8 +336,10 @@ def ask(*args: Any, **options: Any) -> Answer:  # noqa: D417 - those of ask_stre
         template_variables: further variables of the template; ``enable_thinking`` is false by
             default.
         options: all options of `search` except ``spans``. The default of ``neighbors`` is 2 for a
-            `FolderIndex` and for chunks from `read_documents`, which form running texts. With
-            ``encoder=None`` the encoder of the index is used. Also all fields of a
+            `FolderIndex` and for chunks from `read_documents`, which form running texts. ``fill``
+            is by default true for a chat model if all `top_n` results then fit completely into its
+            context, otherwise false. With ``encoder=None`` the encoder of the index is used. Also
+            all fields of a
             `GenerationRequest` except ``text``. The default of ``temperature`` is 0, that of
             ``max_tokens`` 512 for a chat model and 128 for other models. At most half of the
             context is reserved for the answer.

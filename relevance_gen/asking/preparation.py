@@ -56,6 +56,7 @@ def prepare(
     model: PromptModel,
     *,
     copy: bool | None = None,
+    fill: bool | None = None,
     instructions: str = INSTRUCTIONS,
     chat_template: str | None = None,
     template_variables: Mapping[str, Any] | None = None,
@@ -69,6 +70,9 @@ def prepare(
             best first.
         model: the model that answers.
         copy: as in `ask`.
+        fill: whether filled results, which share nothing with the question, can be sources. None
+            uses them for a chat model that writes its own answer, if all results fit completely and
+            some of them share a word with the question.
         instructions: as in `ask`.
         chat_template: as in `ask`.
         template_variables: as in `ask`.
@@ -88,17 +92,20 @@ def prepare(
     copies = model.chat_format.is_extractive and not given if copy is None else copy
     fields = {"temperature": 0.0, **fields}
     shown = [Source.whole(result) for result in response.results]
+    matching = [source for source in shown if fill or not source.result.is_filled]
     form: _Chat | _CompletionPrompt
     if chat_template is not None or follows_instructions(model.chat_format):
         variables = {"enable_thinking": False, **(template_variables or {})}
         rendering = {"chat_template": chat_template, "template_variables": variables}
         fields = {"max_tokens": _CHAT_MAX_TOKENS, **fields}
         form = _Chat(model, question, fields, copies, instructions, rendering)
+        if not matching or copies or (len(matching) < len(shown) and not form.fits(shown)):
+            shown = matching
     else:
         # A copied answer is part of the prompt, so it fits into half of the context.
         most = model.chat_format.n_ctx if copies else _COMPLETION_MAX_TOKENS
         form = _CompletionPrompt(model, question, {"max_tokens": most, **fields}, copies)
-        shown = [passage_of(source) for source in shown]
+        shown = [passage_of(source) for source in matching]
     sources = fit(shown, form.fits)
     if shown and not sources:
         n_ctx = model.chat_format.n_ctx

@@ -295,6 +295,24 @@ def test_chat_model_prompt_has_numbered_sources(bigram):
     assert answer.prompt.endswith("\n\nQuestion: the lighthouse or a treaty?<model>Falsez")
 
 
+def test_chat_model_gets_all_chunks_if_they_fit(bigram):
+    """Chunks without a word of the question follow the others if all fit; ``fill=False`` and a small context leave them out."""
+    options = {"chat_template": TEMPLATE, "runner": bigram, "max_tokens": 12}
+
+    def sources(chunks=CHUNKS, **more):
+        answer = ask("Was a treaty signed?", chunks, **options, **more)
+        assert answer.found
+        return [source.result.original_index for source in answer.sources]
+
+    assert sources() == [1, 0, 2]
+    assert sources(top_n=2) == [1, 0]
+    assert sources(fill=False) == [1]
+    assert sources([*CHUNKS, "Cows moo. " * 400]) == [1]
+    assert sources([*CHUNKS, "Cows moo. " * 400], fill=True)[:3] == [1, 0, 2]
+    none_found = ask("zebra?", CHUNKS, **options)
+    assert (none_found.found, none_found.sources) == (False, ())
+
+
 def test_ask_options_reach_prompt_and_generation(bigram):
     """`ask` passes instructions and template variables to the prompt and stop strings to the model."""
     options = {
@@ -366,7 +384,7 @@ def test_ask_stream_has_sources_first_and_answer_last(bigram):
     with ask_stream(
         "treaty?", CHUNKS, runner=bigram, chat_template=TEMPLATE, max_tokens=12
     ) as stream:
-        assert [source.result.original_index for source in stream.sources] == [1]
+        assert [source.result.original_index for source in stream.sources] == [1, 0, 2]
         assert stream.answer is None
         pieces = list(stream)
         assert len(pieces) > 2

@@ -229,6 +229,7 @@ def test_prompt_with_fill_adds_chunks_without_words_of_the_question(real: Server
         return [source["original_index"] for source in answer.json["sources"]]
 
     assert 1 not in sources()
+    assert 1 not in sources(fill=None)
     assert sources(fill=True)[-1] == 1
     assert 1 not in sources(fill=True, top_n=2)
     assert 1 in sources(neighbors=1)

@@ -121,9 +121,14 @@ def read_prompt(body: object) -> Operation:
     """Check a ``POST /prompt`` body; return its task and the writer of the response."""
     values = _read(PromptRequest, _without_model(body), removed=("index", "model"))
     options = PromptOptions(
-        values["query"], values["copy"], values["min_confidence"], _model_name(body)
+        question=values["query"],
+        copy=values["copy"],
+        fill=values["fill"],
+        min_confidence=values["min_confidence"],
+        model=_model_name(body),
     )
-    task = _task(PromptTask, values, options=options, true_order=False, spans=True)
+    fills = options.fill is not False
+    task = _task(PromptTask, values, options=options, fill=fills, true_order=False, spans=True)
     return task, wire.unstructure
 
 

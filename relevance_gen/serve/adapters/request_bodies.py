@@ -142,8 +142,10 @@ class PromptRequest:
         copy: whether answers must be sentences of the sources, verbatim; null uses the setting in
             the model file.
         min_confidence: minimum confidence of the search for an answer, in [0, 1].
+        fill: whether up to `top_n` sources that share nothing with the question follow the others;
+            null adds them for a chat model if all sources then fit completely into its context.
         chunk_txts, syntax, correct_spelling, rerank_top_n, cache_index: as in `SearchRequest`.
-        fill, neighbors: as in `SearchParams`.
+        neighbors: as in `SearchParams`.
     """
 
     question: str = field(validator=checks.not_blank)
@@ -151,7 +153,7 @@ class PromptRequest:
     top_n: int = fields.integer(1, default=5)
     copy: bool | None = fields.optional(checks.flag)
     min_confidence: float = fields.number(0, 1, default=MIN_CONFIDENCE)
-    fill: bool = fields.flag()
+    fill: bool | None = fields.optional(checks.flag)
     neighbors: int = 0
     syntax: Syntax = field(default="plain", validator=_is_syntax)
     correct_spelling: bool = fields.flag(default=True)

@@ -29,6 +29,7 @@ class PromptOptions:
         question: the question to answer.
         copy: whether answers must be sentences of the sources, verbatim; None uses the setting in
             the model file.
+        fill: whether sources can share nothing with the question; None decides as `prepare` does.
         min_confidence: the search's minimum confidence, in [0, 1], with which the response has
             ``found=True``.
         model: the name by which the client selected the model; None for the first.
@@ -36,6 +37,7 @@ class PromptOptions:
 
     question: str
     copy: bool | None = None
+    fill: bool | None = None
     min_confidence: float = MIN_CONFIDENCE
     model: str | None = None
 
@@ -83,12 +85,15 @@ class Prompter:
 
 
 def _write(options: PromptOptions, response: SearchResponse, model: PromptModel) -> PromptResponse:
-    sources, fields = prepare(options.question, response, model, copy=options.copy)
+    sources, fields = prepare(
+        options.question, response, model, copy=options.copy, fill=options.fill
+    )
     is_chat = "messages" in fields
     if is_chat:
         fields = {name: fields[name] for name in _CHAT_FIELDS if name in fields}
     if options.model is not None:
         fields = {**fields, "model": options.model}
+    has_results = any(options.fill or not result.is_filled for result in response.results)
     return PromptResponse(
         tuple(
             PromptSource(source.result.original_index, source.start, source.end)
@@ -96,5 +101,5 @@ def _write(options: PromptOptions, response: SearchResponse, model: PromptModel)
         ),
         "/v1/chat/completions" if is_chat else "/generate",
         fields,
-        bool(response.results) and response.confidence >= options.min_confidence,
+        has_results and response.confidence >= options.min_confidence,
     )
