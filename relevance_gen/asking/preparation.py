@@ -99,7 +99,8 @@ def prepare(
         rendering = {"chat_template": chat_template, "template_variables": variables}
         fields = {"max_tokens": _CHAT_MAX_TOKENS, **fields}
         form = _Chat(model, question, fields, copies, instructions, rendering)
-        if not matching or copies or (len(matching) < len(shown) and not form.fits(shown)):
+        has_filled = len(matching) < len(shown)
+        if not matching or copies or (has_filled and not form.fits(shown)):
             shown = matching
     else:
         # A copied answer is part of the prompt, so it fits into half of the context.
