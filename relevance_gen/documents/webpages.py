@@ -158,10 +158,11 @@ class _PageParser(HTMLParser):
         self.pieces.append("\n")
 
     def _end_row(self) -> None:
-        """Replace the pieces of the open table row by one line.
+        """Replace the pieces of the open table row by that row in Markdown.
 
-        If all its cells are ``th``, they become the column names. Otherwise, if the row has as many
-        cells as there are column names, each cell gets its name.
+        A row of several cells, all ``th``, is a header: it gets a separator and sets the column
+        names. In other rows with as many cells, each cell that is not empty starts with the name of
+        its column.
         """
         bounds = [*(cell.n_pieces for cell in self._row), len(self.pieces)]
         cells = []

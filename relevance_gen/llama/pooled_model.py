@@ -28,7 +28,7 @@ _DEFAULT_N_CTX = 1024
 
 
 class PooledModel(OpenContext, ABC):
-    """A loaded GGUF file whose model reads one text at a time; used by the thread that created it.
+    """A loaded model that processes one text at a time; used by the thread that created it.
 
     A batch of several texts would be slower on a CPU, because the attention compares each token of
     a batch with all other tokens, and the last bits of the result would depend on the other texts.
@@ -45,8 +45,8 @@ class PooledModel(OpenContext, ABC):
         InvalidRequestError: as for `Weights`.
 
     Attributes:
-        failure: the class of the error that is raised if llama.cpp fails to read a text.
-        n_ctx: maximum tokens read at once, including those added before and after a text.
+        failure: the class of the error that is raised if llama.cpp fails to process a text.
+        n_ctx: maximum tokens of a text, including those added before and after the text.
     """
 
     failure: ClassVar[type[RelevanceGenError]]
@@ -75,9 +75,9 @@ class PooledModel(OpenContext, ABC):
 
     @abstractmethod
     def _prepare(self, path: str | os.PathLike[str]) -> None:
-        """Check that the model is of the right kind, set the attributes, and read a text.
+        """Check the kind of the model, set the attributes, and run the model on a short text.
 
-        A model that cannot read fails now, and the first text is not slower than the next.
+        A model that cannot run fails here, and a caller's first text is not slower than later ones.
         """
 
     def _open_context(self, options: ModelOptions, pooling_type: int) -> None:

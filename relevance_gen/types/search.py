@@ -169,7 +169,7 @@ class _LazyTokenCounts:
 
 @frozen
 class SearchMetadata(_LazyTokenCounts):
-    """Token counts of a search, in the selected encoding.
+    """Token counts of a search, in the selected encoding, and facts about how it was done.
 
     Attributes:
         num_query_tokens: tokens in the query.
@@ -234,7 +234,7 @@ class SearchResponse(SearchResponseDisplay, PydanticSerializable, Sequence[Searc
 
     Attributes:
         results: the results, in input order or best first, as requested.
-        metadata: token counts.
+        metadata: token counts, corrections, and the number of missing chunks.
         confidence: estimated probability that the chunks hold an answer, in [0, 1]; for the formula
             see `relevance_gen.retrieval.ranking.confidence`.
     """

@@ -91,7 +91,7 @@ class SettingsChange:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of a text, each with a line break."""
+    """Return the lines of a text, each ending with a newline, also the last one."""
     return [f"{line}\n" for line in text.splitlines()]
 
 

@@ -110,10 +110,10 @@ class JsonArguments:
 
 
 class TaggedArguments:
-    """Parses arguments with tags around each name and value.
+    """Converts arguments with tags around each name and value to a JSON object.
 
-    A value is a string, JSON or a Python constant. `schemas` maps the names of arguments to their
-    JSON schemas; it is ignored if it is not a mapping.
+    A value is a string, JSON or a Python constant; `as_json` converts it. `schemas` maps the names
+    of arguments to their JSON schemas; it is ignored if it is not a mapping.
     """
 
     def __init__(self, tags: ArgumentTags, schemas: object) -> None:

@@ -228,7 +228,7 @@ class Records:
 
 
 def is_record_file(path: str) -> bool:
-    """Return whether a file exists at a path whose name is that of JSON lines or Parquet."""
+    """Return whether a path is a file with a name of JSON lines, also compressed, or Parquet."""
     if kind_of(path).kind is None:
         return False
     # Path raises an error for a text that is too long for a path.
