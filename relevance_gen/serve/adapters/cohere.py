@@ -29,7 +29,7 @@ _strings = checks.Rule(
 
 @frozen
 class RelevantSpans:
-    """Options of relevant spans: only spans with a score of at least `threshold` are returned."""
+    """Options of relevant spans: spans with a score, in [0, 1], of at least `threshold`."""
 
     mode: str = field(validator=checks.one_of("enabled", "disabled"))
     threshold: float = fields.number(0, 1, default=0.1)
@@ -118,7 +118,10 @@ class _RerankWriter:
 
 
 def read_rerank(body: object) -> Operation:
-    """Check a ``POST`` rerank body; return its task and the writer of the response."""
+    """Check a ``POST`` rerank body; return its task and the writer of the response.
+
+    The paths are ``/v2/rerank`` and ``/v1/rerank``, and ``/rerank`` for a body without ``texts``.
+    """
     request = wire.structure(RerankRequest, body, is_lenient=True)
     fields = request.rank_fields or _DEFAULT_RANK_FIELDS
     documents = [
