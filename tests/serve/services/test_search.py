@@ -145,8 +145,10 @@ def test_cached_index_replaces_chunks_in_requests() -> None:
     ]
     explained, _ = own.read_explanation({"query": asked.query, "index": name, "original_index": 1})
     assert tried.explain(explained, "a-key") == ChunkIndex(CHUNKS).explain(asked.query, 1)
-    written, _ = own.read_prompt({"question": asked.query, "index": name})
-    assert [result.original_index for result in tried.search(written, "a-key").results] == [1, 0]
+    for fill, positions in ((False, [1, 0]), (None, [1, 0, 2])):
+        written, _ = own.read_prompt({"question": asked.query, "index": name, "fill": fill})
+        found = tried.search(written, "a-key").results
+        assert [result.original_index for result in found] == positions
     beyond, _ = own.read_explanation({"query": "cats", "index": name, "original_index": 3})
     with pytest.raises(InvalidRequestError, match="original_index must be an integer in"):
         tried.explain(beyond, "a-key")
