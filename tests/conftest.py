@@ -71,6 +71,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _end_preloaded_process():
+    """End the process from which servers were forked, after all servers."""
+    yield
+    if (preloaded := sys.modules.get("tests.serve.preloaded")) is not None:
+        preloaded.close_preloaded()
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _close_what_llama_cpp_leaves_open():
     """Close the two files that importing llama_cpp opens for good: unclosed files are warnings here."""
     yield

@@ -15,9 +15,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from attrs import frozen
+
+from tests.serve.preloaded import ENVIRON, ForkedProcess, preloaded
 
 ROOT = Path(__file__).parents[2]
 SCRIPTED = (str(Path(__file__).with_name("scripted.py")),)
@@ -59,7 +61,13 @@ class Answer:
 class Server:
     """A server in a process of its own, stopped when the context ends."""
 
-    def __init__(self, *flags: str, program: tuple[str, ...] = SCRIPTED, **environ: str) -> None:
+    def __init__(
+        self,
+        *flags: str,
+        program: tuple[str, ...] = SCRIPTED,
+        is_forked: bool = True,
+        **environ: str,
+    ) -> None:
         self._log = tempfile.TemporaryFile("w+")
         hosts = {"RELEVANCE_GEN_ALLOWED_HOSTS": "test,x"}
         keys = {"RELEVANCE_GEN_API_KEYS": KEY, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
@@ -68,14 +76,9 @@ class Server:
             for name, value in os.environ.items()
             if not name.startswith("RELEVANCE_GEN_")
         }
-        self.process = subprocess.Popen(
-            [sys.executable, *program, "--port", "0", *flags],
-            env={**plain, **keys, **hosts, **environ},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
+        arguments = [*program, "--port", "0", *flags]
+        variables = {**plain, **keys, **hosts, **environ}
+        self.process = _start(arguments, variables, self._log, is_forked=is_forked)
         assert self.process.stdout is not None
         first = self.process.stdout.readline()
         self.said = [first]
@@ -194,6 +197,23 @@ class Server:
         """Return the ids of the server's own processes."""
         text = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return [int(pid) for pid in text.split()]
+
+
+def _start(
+    arguments: list[str], variables: dict[str, str], log: IO[str], *, is_forked: bool
+) -> subprocess.Popen[str] | ForkedProcess:
+    """Start a server, in a forked process if its variables and the system allow that."""
+    can_fork = all(variables.get(name) == value for name, value in ENVIRON.items())
+    if is_forked and can_fork and hasattr(os, "pidfd_open"):
+        return preloaded().fork(arguments, variables, log)
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        env=variables,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+    )
 
 
 class Held:

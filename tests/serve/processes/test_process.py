@@ -116,7 +116,7 @@ def test_nohup_keeps_the_server_up_when_its_terminal_is_closed() -> None:
     """If SIGHUP is ignored at the start, it stays ignored."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        server = Server()
+        server = Server(is_forked=False)
     finally:
         signal.signal(signal.SIGHUP, before)
     with server:
