@@ -336,7 +336,7 @@ def parse_where(args: argparse.Namespace) -> dict[str, list[object]] | None:
 
 
 def _number(text: str) -> int | float | None:
-    """Return the number that a text states; None if it states none."""
+    """Return the number that a text represents; None for other texts, infinity and NaN."""
     for convert in (int, float):
         with suppress(ValueError):
             number = convert(text)

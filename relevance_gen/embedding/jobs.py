@@ -59,7 +59,10 @@ class Job(Generic[Outcome]):
     _steps: Iterator[int] | None = None
 
     def step(self, model: Any) -> None:
-        """Process the next text or part of a text; settle the future after the last text."""
+        """Process the next text or part of a text; after the last text, set the future's result.
+
+        An error of `process` is raised to the caller and leaves the future unchanged.
+        """
         self._steps = self._steps or self.process(model)
         self.n_done = next(self._steps)
         if self.n_done == len(self.texts):

@@ -201,6 +201,9 @@ def read_lines(
 ) -> LineReader | None:
     """Read a range of lines of a text file block by block, in memory bounded by `max_chars`.
 
+    Lines beyond `max_chars` characters are left out. The rest of the file is read to count its
+    lines.
+
     Returns:
         The lines; None if the file is binary.
 

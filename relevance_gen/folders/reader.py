@@ -160,7 +160,11 @@ class FolderReader:
         return False
 
     def _has_capacity(self) -> bool:
-        """Return whether another document may be held in memory."""
+        """Return whether another document may be given to the parsers.
+
+        The documents that are being parsed are limited in number and total size; finished documents
+        do not count.
+        """
         if self._is_full():  # checking all documents each time would take longer than parsing them
             self._unfinished = [
                 document for document in self._unfinished if not document.text.done()

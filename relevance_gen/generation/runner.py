@@ -134,7 +134,14 @@ class Runner:
         *,
         wait: bool,
     ) -> None:
-        """Create the queue, then create and start its workers."""
+        """Create the queue, then create and start its workers; close the runner on any error.
+
+        Args:
+            create_workers: returns the workers of a queue.
+            max_queue: as for `Runner`.
+            prefix_cache_bytes: as for `Runner`.
+            wait: whether to wait until the workers are ready.
+        """
         check_integer("max_queue", max_queue, 1)
         check_integer("prefix_cache_bytes", prefix_cache_bytes, 0)
         self._queue = RequestQueue(max_queue, routes_by_prefix=prefix_cache_bytes > 0)

@@ -193,8 +193,9 @@ class CrossEncoder(PooledModel):
     def _find_template(self, path: str | os.PathLike[str]) -> str | None:
         """Return the template of the prompt; None if the model has none.
 
-        It is the requested template, else that of the file, else Qwen3-Reranker's if the file names
-        this model.
+        It is the requested template, else the one in the file's metadata, else that of
+        Qwen3-Reranker if the model name in the metadata or the name of the file contains
+        "qwen3-reranker" or "qwen3 reranker".
         """
         if self._template:
             return self._template

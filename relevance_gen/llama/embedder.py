@@ -84,7 +84,7 @@ class Embedder(PooledModel):
             return len(self._tokenizer.tokenize_plain(text))
 
     def embed(self, text: str) -> Embedding:
-        """Return the vector of the first `n_ctx` tokens of a text.
+        """Return the vector of the first `n_ctx` tokens of a text, scaled to length 1.
 
         Raises:
             EncoderError: llama.cpp failed.

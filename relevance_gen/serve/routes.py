@@ -87,7 +87,10 @@ MODEL_PROCESS_ROUTES = tuple(
 
 
 def layout(settings: Settings) -> Layout:
-    """Return the layout of the metrics, which is the same in all processes of a server."""
+    """Return the columns of the metrics table, in which each process of the server has a row.
+
+    They depend only on `settings`, so all processes have the same columns.
+    """
     endpoints = [route.endpoint for route in ROUTES]
     models = [(task, model.name) for task, sources in settings.models.items() for model in sources]
     return Layout((*endpoints, OTHER), STATUSES, models)

@@ -57,8 +57,8 @@ def grammar_fields(
         conversation: the tools, and which of them must be called.
         request: may constrain the answer.
         tool_calls: the format of calls; None if the model may not call tools.
-        reasoning_end: the text that ends the reasoning with which the turn starts; empty if it does
-            not.
+        reasoning_end: the text that ends the reasoning at the start of the turn; empty if the turn
+            starts without reasoning.
 
     Raises:
         InvalidRequestError: constrained answers cannot be distinguished from calls, the grammar of
