@@ -73,8 +73,9 @@ class FolderIndex(BaseIndex):
 
     Files are read at the first search. The index is cached in the user's cache folder for the next
     process; see `relevance_gen.folders.cache`. Documents, such as PDF and HTML, are parsed in
-    separate processes; a document that exceeds 20 s of CPU time or 1 GiB is skipped. While one
-    thread reads files for more than a second, other threads use the last snapshot of the folder.
+    separate processes; a document whose parser exceeds 20 s of CPU time or 1 GiB of memory is
+    skipped. While one thread reads files for more than a second, other threads use the last
+    snapshot of the folder.
 
     Args:
         root: the folder.
@@ -192,7 +193,7 @@ class FolderIndex(BaseIndex):
 
     @property
     def skipped(self) -> Skipped:
-        """The files that the last snapshot does not contain, with the reasons."""
+        """The files that the last snapshot does not contain, or only in part, with the reasons."""
         return self._last_or_first.skipped
 
     @property
@@ -278,7 +279,7 @@ class FolderIndex(BaseIndex):
     def _acquire_lock(self) -> FolderSnapshot | None:
         """Acquire the lock and return None; if that takes too long, return the latest snapshot.
 
-        The snapshot is returned, and the lock not acquired, when another thread has held the lock
+        The snapshot is returned, and the lock is not acquired, if this call has waited for the lock
         for `_MAX_WAIT_S`. If no snapshot exists yet, the call waits until it has the lock.
         """
         if self._lock.acquire(blocking=False):

@@ -170,9 +170,10 @@ class CodeDefinition:
 
 
 def definitions(text: str, extension: str) -> tuple[CodeDefinition, ...]:
-    """Return the definitions in a chunk, each name once with its highest level.
+    """Return the definitions in the first `_MAX_SEARCHED_CHARS` characters of a chunk.
 
-    `extension` is the suffix of the file name without the dot; "" if there is none.
+    Each combination of a name and `is_type` occurs once, with its highest level. `extension` is the
+    suffix of the file name without the dot; "" if there is none.
     """
     find = _definitions if len(text) <= _MAX_CACHED_CHARS else _definitions.__wrapped__
     return find(text[:_MAX_SEARCHED_CHARS], extension or "sh")

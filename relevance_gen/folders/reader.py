@@ -1,8 +1,9 @@
 """Read the files of a folder: plain text in this process, documents in isolated processes.
 
-A hostile document costs only its own process. It does not delay the files that can be read without
-a parser, and its result is retained until a snapshot contains it, also if the request that waits
-for the result is cancelled.
+A document that crashes its parser, or takes too much time or memory, affects only the process that
+parses it. Documents do not delay the files that can be read without a parser. The result of a
+document is retained until a snapshot contains it, also if the request that waits for the result is
+cancelled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The check of the folder that an index reads, without the modules that search."""
+"""Check the folder that an index reads. This module does not import the modules that search."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class FolderSnapshot(BaseIndex):
         files: the record of each file by path, in the order of the walk.
         root, follow, by_file: as in `FolderIndex`.
         shown_as: a path that precedes the paths in results.
-        skipped: the files that are not searched, with the reasons.
+        skipped: the files that are not searched, or only in part, with the reasons.
         paths: the paths of the files, in the order of `files`.
         bounds: position of the first chunk of each file, and the number of chunks, shape (F + 1,).
     """
@@ -132,7 +132,8 @@ class FolderSnapshot(BaseIndex):
     ) -> Lines:
         """Return lines of a file, as `FolderIndex.read` does, without an update of the folder.
 
-        Plain text is read block by block: at most `max_chars` characters are held in memory.
+        Only the first `max_chars` characters of the lines are returned; the rest is left out. Plain
+        text is read block by block, so that no more characters are held in memory.
         """
         self._check_path(path)
         path = os.path.normpath(path)

@@ -250,7 +250,8 @@ class Runner:
     ) -> Future[GenerationResponse]:
         """Render a conversation with the model's chat template and submit it.
 
-        Rendering takes milliseconds, and at most 5 seconds.
+        Rendering usually takes milliseconds. The template may be rendered up to three times, each
+        time with at most 5 seconds of CPU time.
 
         Args:
             messages: objects with ``role`` and ``content``, and other fields that the template

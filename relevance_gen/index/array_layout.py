@@ -199,7 +199,11 @@ def are_valid(
 
 
 def sizes_of(arrays: Mapping[str, Array]) -> dict[str, int]:
-    """Return the number of items of each axis, by the sizes of the arrays that are present."""
+    """Return the number of items of each axis, by the name of the axis.
+
+    The numbers are the sizes of the arrays in `arrays` that are not bounds; an axis without such an
+    array is left out.
+    """
     sizes = {}
     for spec in STORED:
         if spec.name in arrays and not spec.is_bounds:

@@ -2,10 +2,10 @@
 
 Vectors are stored in half precision and compared exactly. An encoder reads only a limited number of
 tokens, and the vector of a long text represents each part of it poorly. A chunk is therefore
-divided at sentence ends, if possible, into passages of the number of tokens that the encoder
-states. For an encoder that does not count tokens a passage has at most 1,000 characters, and fewer
-in scripts that take more bytes. The similarity of a chunk to a query is that of its most similar
-passage.
+divided at sentence ends, if possible, into passages of at most the number of tokens that the
+encoder states. For an encoder that does not count tokens a passage has at most 1,000 characters,
+and fewer in scripts that take more bytes. The similarity of a chunk to a query is that of its most
+similar passage.
 
 The title of a chunk is put in a line before each of its passages, unless it takes more than half of
 a passage: passages seldom repeat the subject of their document.

@@ -95,11 +95,16 @@ def count_terms(
 
 
 def _join_split_runs(runs: TermCounts, suspects: Offsets) -> TermCounts:
-    """Return the counts with one pair for each term and chunk; modifies the arrays of `runs`.
+    """Merge the runs of the same term and chunk, so that each term and chunk has one pair.
+
+    The occurrences were sorted only by the bucket of their ids. A run is a sequence of adjacent
+    occurrences of one term in one chunk. If terms of the same bucket alternate in a chunk, one term
+    has several runs. Modifies the arrays of `runs`, and returns the merged counts.
 
     Args:
-        runs: counts of runs of equal occurrences, of which several can be of one term and chunk.
-        suspects: indices of the runs between two runs of the same bucket and chunk.
+        runs: counts of the runs.
+        suspects: indices of the runs between two runs of the same bucket and chunk; only these runs
+            and the runs next to them may need to be merged.
     """
     candidates = arrays.unique(np.concatenate((suspects - 1, suspects, suspects + 1)))
     keys = (candidates, runs.ids[candidates], runs.chunk[candidates])

@@ -228,7 +228,7 @@ class _EntryRange:
 
 @frozen(eq=False)
 class _Window:
-    """All entries, in all segments, of terms with consecutive ids.
+    """All entries, in all segments, of the terms whose ids are in one range.
 
     Attributes:
         segments: all segments.
@@ -354,7 +354,7 @@ def _write_term_ords(
 ) -> tuple[int, int]:
     """Write the ordinal in the merged lexicon of each term of each segment to a file.
 
-    Returns the number of terms of the merged lexicon, and the bytes of their spellings.
+    Returns the number of terms of the merged lexicon, and the number of bytes of their spellings.
     """
     types = _term_ords_types(segments)
     sizes = {}

@@ -208,7 +208,7 @@ class ContentWriter:
         metadata: Metadata,
         title: str,
     ) -> int:
-        """Write a chunk, and return the bytes of its encoded text.
+        """Write a chunk, and return the number of bytes of its encoded text.
 
         Raises:
             InvalidRequestError: its metadata is not JSON.

@@ -107,9 +107,10 @@ class CrossEncoder(PooledModel):
     # ── The prompt ────────────────────────────────────────────────────────────────────────────────
 
     def _ranking_head_segments(self, path: str | os.PathLike[str]) -> list[_PromptSegment]:
-        """Return the input of a model with a ranking head.
+        """Return the segments of the input of a model with a ranking head.
 
-        Reject files with which llama.cpp computes wrong scores.
+        Raises:
+            ModelLoadError: llama.cpp would compute wrong scores with this file.
         """
         model = self._weights.handle
         architecture = metadata(model, "general.architecture")

@@ -261,8 +261,9 @@ class Decoder(OpenContext):
         """Compute prefill chunks; see `LanguageModel.prefill`.
 
         The logits of a chunk are bit-identical regardless of the other chunks in the call. All
-        chunks are padded to the length of the longest chunk; together, with the padding, they must
-        have at most `n_batch` tokens. Each chunk must start at the end of its slot's sequence.
+        chunks are padded to the length of the longest chunk, rounded up to a multiple of
+        `prefill_multiple`; together, with the padding, they must have at most `n_batch` tokens.
+        Each chunk must start at the end of its slot's sequence.
 
         Raises:
             Interrupted: `interrupt` was called. The caller must call `rewind` for the slots before
@@ -437,7 +438,10 @@ class Decoder(OpenContext):
         return logits
 
     def interrupt(self) -> None:
-        """Make the current or the next computation raise `Interrupted`. Thread-safe."""
+        """Make the current or the next computation raise `Interrupted`. Thread-safe.
+
+        Does nothing if the model cannot remove tokens from a sequence (`can_rewind`).
+        """
         if self.can_rewind:
             self._abort_flag[0] = b"\1"
 

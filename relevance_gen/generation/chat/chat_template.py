@@ -43,7 +43,7 @@ _FIELDS_OF_ERRORS: Final = {
 
 
 class Renderer:
-    """Renders templates in a sandbox, each conversation within `timeout_s` seconds."""
+    """Renders templates in a sandbox; each rendering may take `timeout_s` seconds of CPU time."""
 
     def __init__(self, timeout_s: float = 5.0) -> None:
         self._timeout_s = timeout_s
@@ -427,9 +427,9 @@ def _special_tokens(
 def _may_be_special(text: str, template: str) -> bool:
     """Return whether a template may give a user-defined token a meaning.
 
-    This is true if the token's text is part of the template, or looks like a marker, such as
-    ``<|name|>``, and is not an HTML tag. It is false for white space and for texts that consist of
-    letters and digits only.
+    This is true in two cases: the token's text is part of the template; or the text looks like a
+    marker, such as ``<|name|>``, and is not an HTML tag. It is always false for white space and for
+    texts that consist of letters and digits only.
     """
     if not text.strip() or text.isalnum():
         return False

@@ -50,8 +50,11 @@ def grammar_fields(
     In a valid turn, the answer matches the request's own constraint, such as a JSON schema, unless
     a call is required: then that constraint is ignored. The arguments of tool calls are JSON
     objects; they match the schemas of the tools if a call is required or any of the tools is
-    strict. The result is empty if every text is a valid turn, or if the fields of `request` permit
-    only valid turns already.
+    strict.
+
+    The result is empty, so that tool calls are not constrained, if no call is required, no tool is
+    strict, a turn may contain several calls, and the request has no constraint of its own. It is
+    also empty if there are no tools and the fields of `request` permit only valid turns already.
 
     Args:
         conversation: the tools, and which of them must be called.
@@ -111,8 +114,8 @@ def _call_rules(
 ) -> list[str]:
     """Return the rules of tool calls.
 
-    The rule ``lead`` matches the text before the name of the first call; ``rest`` matches
-    everything after it.
+    The rule ``lead`` matches the text before the name of the first call; ``rest`` matches this
+    name and all text of the calls after it.
 
     Args:
         tools: the tools that may be called.
@@ -181,7 +184,11 @@ def _arguments_schema(tool: ToolDefinition) -> Mapping[str, Any]:
 
 
 def _answer_rules(request: GenerationRequest, field: str) -> str:
-    """Return the request's own constraint as Lark rules, whose first rule is named ``answer``."""
+    """Return the request's own constraint as Lark rules, whose start rule is named ``answer``.
+
+    Raises:
+        InvalidRequestError: the grammar of the request is GBNF.
+    """
     if field == "choice":
         return "answer: " + " | ".join(map(_lark_string, getattr(request, field)))
     grammar = grammar_source(request).to_lark()

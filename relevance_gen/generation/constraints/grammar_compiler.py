@@ -1,11 +1,12 @@
 """Compile the grammars of requests in the background.
 
-A client with slow grammars delays only itself. Authenticated and anonymous clients have a queue
-each, with a thread and a trial process that compiles each grammar first. A grammar that takes too
-much time, memory or stack is an error of its request. A queue compiles its grammars sequentially;
-the number of grammars that a client has waiting, and the CPU time that it uses, are limited. This
-process's own requests (no client) are not limited. Compiled grammars are cached for their own
-client only, so that the timing does not reveal the grammars of other clients.
+Authenticated and anonymous clients have a queue each, with a thread and a trial process that
+compiles each grammar first. A grammar that takes too much time, memory or stack is an error of its
+request. A queue compiles its grammars sequentially; the number of grammars that a client has
+waiting, and the CPU time that it uses, are limited, so that a client with slow grammars delays the
+other clients of its queue only briefly. This process's own requests (no client) are not limited.
+Compiled grammars are cached for their own client only, so that the timing does not reveal the
+grammars of other clients.
 """
 
 from __future__ import annotations

@@ -127,7 +127,10 @@ class Constraint(ABC):
         """Append a token, and return whether the text is complete and nothing may follow."""
 
     def _failure(self) -> str:
-        """Return the reason why no token can follow the text any more; empty if a token can."""
+        """Return the error that prevents further masks; empty if there is none.
+
+        It is empty, too, if the constraint permits no token of the model at this position.
+        """
         return ""
 
     @contextmanager

@@ -23,7 +23,7 @@ _WAIT_S = 0.01
 
 @frozen
 class CompiledRequest:
-    """A request whose grammar was compiled, or the error of its compilation."""
+    """A request whose compilation has ended, and the error of the compilation; None if none."""
 
     request: ActiveRequest
     error: BaseException | None

@@ -176,9 +176,9 @@ class SampleState:
         return released
 
     def _reason_to_end(self, token: int) -> FinishReason | None:
-        """Return why the sample ends with `token`.
+        """Add `token` to the constraint; return why the sample ends with it, None if it continues.
 
-        The token is not an EOS token and does not complete a stop string.
+        Stop strings are not considered. The token is not an EOS token.
         """
         if self.constraint is not None:
             self.constraint.accept(token)

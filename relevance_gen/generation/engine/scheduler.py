@@ -89,7 +89,7 @@ class Preempt:
 
 @frozen
 class Resume:
-    """Resume the sample that was preempted first in the free slot `slot`."""
+    """Resume, in the free slot `slot`, the sample that was preempted first."""
 
     slot: int
 

@@ -124,7 +124,11 @@ class OutputParser:
         return self._state == "reasoning"
 
     def push(self, text: str, *, is_last: bool = False) -> list[ContentPart]:
-        """Return the pieces that `text` completes; all remaining ones if the text `is_last`."""
+        """Return the pieces that `text` completes.
+
+        If the text `is_last`, all remaining pieces are returned, except the white space at the end
+        of the turn, which only `end` returns.
+        """
         pieces: list[ContentPart] = []
         steps = {
             "text": self._read_text,

@@ -61,7 +61,7 @@ class PrefixTable:
         self._blocks: LruCache[bool] = LruCache(max_bytes, lambda _: 0)
 
     def add(self, blocks: Blocks) -> None:
-        """Add a prompt and evict the oldest blocks.
+        """Add a prompt; if the table exceeds its memory limit, evict the oldest blocks.
 
         The last blocks of a prompt are evicted before its first blocks.
         """

@@ -417,8 +417,8 @@ class RequestQueue:
         """Put the requests of a removed worker back to the front of the queue.
 
         Returns:
-            The requests that cannot be repeated, because they have streamed text or were put back
-            before; the caller lets them fail.
+            The requests that cannot be repeated, because they have streamed text, were put back
+            before, or no other worker is left; the caller lets them fail.
         """
         failed: list[PendingRequest] = []
         taken, worker.taken = worker.taken, {}

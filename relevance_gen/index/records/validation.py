@@ -38,8 +38,9 @@ def read_chunks(
         values: a list or another iterable of chunks, or a table.
         path: name of `values` in error messages.
         kinds: allowed kinds of chunks, for error messages.
-        blank: how to handle blank chunks. None refuses them, too, but then errors do not suggest
-            Python code: for callers that are not Python code.
+        blank: "error" refuses blank chunks; "skip" returns an empty text for each of them. None
+            refuses blank chunks with errors that do not suggest Python code: for callers that are
+            not Python code.
         text: the field of mappings, or the column of a table, that contains the text; the other
             fields are handled as by `record_chunk`. If it is None, mappings must have the
             documented fields, and a table must have the column ``text``.
