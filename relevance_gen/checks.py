@@ -74,12 +74,16 @@ def check_path(
     value: Any,
     takes_addresses: str | None = None,
 ) -> str | os.PathLike[str]:
-    """Return `value` if it can be the path of a file.
+    """Return `value` if it can be the path of a file; otherwise raise an `InvalidRequestError`.
 
-    An empty path is refused: it would mean the working directory.
+    An empty path is refused, because it would mean the working directory.
 
-    `takes_addresses` names the function that accepts addresses such as ``s3://…``, for the error
-    about an address.
+    Args:
+        name: the name of the field in errors.
+        value: the path.
+        takes_addresses: the name of the function that accepts addresses such as ``s3://…``. If it
+            is given, an address is refused, and the error names this function. None accepts any
+            string without a null byte.
     """
     if not isinstance(value, str | os.PathLike) or not value:
         raise InvalidRequestError.must_be(name, "the path of a file", value)

@@ -151,7 +151,7 @@ class InvalidRequestError(RelevanceGenError, ValueError):
         """Return the same error with the caller's names of fields, also in the rule and remedy.
 
         Args:
-            names: the library's name of a field to the caller's name.
+            names: the caller's name of each field, by the library's name.
         """
 
         def rename(text: str) -> str:
@@ -188,7 +188,7 @@ class ContextLengthError(InvalidRequestError):
 
 
 class TooLargeError(InvalidRequestError):
-    """An input is larger than the server's limit; sending it again later fails too."""
+    """An input exceeds a limit of the library or the server; sending it again later fails too."""
 
 
 class IndexFormatError(RelevanceGenError, OSError):
@@ -204,7 +204,7 @@ class OverloadedError(RelevanceGenError):
 
 
 class BusyError(OverloadedError):
-    """No thread became free in time, or there is not enough memory at present."""
+    """A thread, a process, memory or an index is not available now; a retry may succeed."""
 
 
 class TimedOutError(RelevanceGenError, TimeoutError):

@@ -1,10 +1,14 @@
 """The tools of agents: their parameters, descriptions and answers.
 
-Answers are text. A location is written ``path:first-last`` with line numbers, or
-``index[position]`` for a result without a path. Each line of a text is printed after its line
-number. The last line of an answer contains the number of results that are shown. The other lines
-of an answer have together at most ``max_tokens`` tokens, counted with the encoding that is part of
-this package; the answers of ``ask`` have no such limit.
+Answers are text. A location is written ``path:first-last`` with line numbers. Without line numbers,
+it is the path, followed by the page, slide or sheet if there is one, as in ``path page 3``. For a
+result without a path, it is ``index[position]``. Each line of a text is printed after its line
+number, or after a bar if it has no number.
+
+The last line of an answer of ``search`` or ``files`` contains the number of results that are shown;
+the last line of an answer of ``read`` contains the location of the lines that are shown. The other
+lines of these answers have together at most ``max_tokens`` tokens, counted with the encoding that
+is part of this package. The answers of ``ask`` have no such limit and no such last line.
 """
 
 from __future__ import annotations
@@ -460,7 +464,8 @@ def _header(result: SearchResult, index: str) -> str:
 def _location(result: SearchResult, index: str) -> str:
     """Return the location of a result, as the description of this module defines it.
 
-    The metadata of an index can have values of any type: values of other types are ignored.
+    The metadata of an index can have values of any type. A ``path`` that is not a string, and line
+    numbers that are not integers, are treated as missing.
     """
     metadata = result.metadata
     path = metadata.get("path")

@@ -4,14 +4,15 @@ Two texts can share most words and contradict each other. A sentence agrees with
 
 * each number of the sentence occurs in the text; thousands separators are ignored, and the English
   words for 0 to 12 count as numbers;
-* each capitalized word of the sentence, except the sentence's first word, occurs in the text; words
-  are compared by their first five letters, and case is ignored;
+* each capitalized content word of the sentence, except the sentence's first word, occurs in the
+  text. A content word has at least three letters and is no English stop word. Words are compared by
+  their first five letters, and case is ignored;
 * the sentence does not end with repeated copies of one string (`asking.repetition.is_loop`), or the
   text also does;
-* words that occur in both are negated in both or in neither. A negation such as "not", "nicht" or
-  "не" negates the next content word of its clause, or the previous one if none follows; in Chinese
-  and Japanese, it negates the next character. A sentence with a negation does not agree with a text
-  without any negation.
+* content words that occur in both are negated in both or in neither. A negation such as "not",
+  "nicht" or "не" negates the next content word of its clause, or the previous one if none follows;
+  in Chinese and Japanese, it negates the next character. A sentence with a negation does not agree
+  with a text without any negation.
 
 Antonyms and swapped words that are neither numbers nor capitalized are not detected. Source: the
 rules were designed for this library.
@@ -55,7 +56,7 @@ class Statement:
 
     Attributes:
         numbers: its numbers without thousands separators.
-        names: prefixes of its capitalized words after the first.
+        names: prefixes of its capitalized content words, except the first word of the text.
         words: prefixes of its content words, and its CJK characters.
         negated: prefixes of the content words and the CJK characters that are negated.
         is_loop: whether it ends with copies of one string.
@@ -69,7 +70,7 @@ class Statement:
 
 
 def agrees(sentence: Statement, sources: Sequence[Statement]) -> bool:
-    """Return whether numbers, names and negations of a sentence agree with its sources.
+    """Return whether a sentence agrees with its sources, by all rules of the module docstring.
 
     >>> ants = read_statement("Ants count their 12 steps and do not see far.")
     >>> agrees(read_statement("Ants count twelve steps."), [ants])

@@ -51,7 +51,7 @@ Result = TypeVar("Result")
 
 
 class AnswerStream(Iterator[str]):
-    """The text of an answer piece by piece; each piece ends with a sentence.
+    """The text of an answer piece by piece; a piece can end inside a sentence.
 
     Leaving the context of the stream before its end cancels the generation. The text ends before
     the first sentence that repeats an earlier sentence, or when its last characters are copies of
@@ -112,7 +112,7 @@ class AnswerStream(Iterator[str]):
         raise StopIteration
 
     def _cite(self, pieces: Iterator[str]) -> Iterator[str]:
-        """Yield pieces that end with sentences, and store the citations of these sentences."""
+        """Yield the pieces of the text, and store the citation of each complete sentence."""
         for part in self._cited(pieces):
             if isinstance(part, str):
                 yield part
@@ -339,10 +339,9 @@ def ask(*args: Any, **options: Any) -> Answer:  # noqa: D417 - those of ask_stre
             `FolderIndex` and for chunks from `read_documents`, which form running texts. ``fill``
             is by default true for a chat model if all `top_n` results then fit completely into its
             context, otherwise false. With ``encoder=None`` the encoder of the index is used. Also
-            all fields of a
-            `GenerationRequest` except ``text``. The default of ``temperature`` is 0, that of
-            ``max_tokens`` 512 for a chat model and 128 for other models. At most half of the
-            context is reserved for the answer.
+            all fields of a `GenerationRequest` except ``text`` and ``num_samples``. The default of
+            ``temperature`` is 0, that of ``max_tokens`` 512 for a chat model and 128 for other
+            models. At most half of the context is reserved for the answer.
 
     Returns:
         The answer, with the sources in the prompt. If the search finds no answer, ``found`` is

@@ -102,9 +102,11 @@ def cite(
 class _DistinctWords:
     """The distinct words of each of several sentences, sorted by word and sentence.
 
+    There are n pairs of a sentence and a word that occurs in it.
+
     Attributes:
-        ids: the words, shape (n,).
-        sentences: index of the sentence that has each word, shape (n,).
+        ids: the id of the word of each pair, shape (n,).
+        sentences: the index of the sentence of each pair, shape (n,).
     """
 
     ids: Ids
@@ -143,11 +145,14 @@ class Attributor:
     ) -> tuple[CitedSentence, ...]:
         """Return the sentences of a text that have words, each with the spans that support it.
 
-        Positions are relative to a text in which this text begins at `offset`. `ends` are
-        the ends of its sentences; by default they are determined.
+        Args:
+            text: the text.
+            offset: added to the positions of the returned sentences: the position of this text in
+                a longer text.
+            ends: the ends of the sentences, as positions in `text`; by default they are determined.
 
         Raises:
-            TooLargeError: there was too much to compare.
+            TooLargeError: there was too much to compare in this call and all earlier calls.
         """
         reserve("sentence_char", len(text))
         spans = list(_sentence_spans(text, ends))

@@ -67,7 +67,7 @@ class _SelectedSentences:
 
     Attributes:
         sentences: the spans of the sentences.
-        text: the sentences as one text, with an ellipsis for omitted sentences.
+        text: the sentences as one text, as `_join` returns it.
         n_tokens: number of tokens of `text`, in the caller's encoding.
     """
 
@@ -216,7 +216,11 @@ def _select(
 
 
 def _join(texts: Sequence[str], sentences: Sequence[_Sentence]) -> str:
-    """Return the text of sentences in order; consecutive sentences keep the text between them."""
+    """Return the text of sentences in order.
+
+    Consecutive sentences of a chunk keep the text between them. An ellipsis replaces sentences that
+    were omitted between two selected sentences of a chunk. A blank line separates chunks.
+    """
     parts: list[str] = []
     previous: _Sentence | None = None
     for sentence in sentences:

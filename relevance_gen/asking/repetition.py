@@ -41,7 +41,8 @@ def until_repetition(
     """Yield the parts of a text and its sentences, and stop before a repeated sentence.
 
     The beginning of a sentence is held back while it equals the beginning of an earlier sentence.
-    A last sentence that is the beginning of an earlier sentence counts as repeated.
+    A last sentence that is the beginning of an earlier sentence counts as repeated. Sentences with
+    fewer than 20 characters never count as repeated.
 
     Returns:
         Whether a sentence was repeated.

@@ -49,9 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the changes of all settings, then write them; return status 0.
+    """Show the changes of all settings, then write the files; return status 0.
 
-    No file is written if any of the changes is invalid.
+    No file is written if any of the changes is invalid, or with ``--dry-run``.
     """
     if args.action == "uninstall" and args.folders:
         raise InvalidRequestError("uninstall takes no folders", remedy="leave them out")

@@ -20,7 +20,7 @@ _MAX_SHOWN_CHARS: Final = 80
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that accepts options before and between positional arguments.
+    """A parser that accepts options before, between and after positional arguments.
 
     All arguments after ``--`` are positional, even if they begin with ``-``.
     """

@@ -32,7 +32,10 @@ def _bias(text: str) -> tuple[str, float]:
 
 
 class _Biases(argparse.Action):
-    """Collect pairs of `_bias` in a dictionary."""
+    """The action of an option with values ``ID=BIAS``: it stores them as a dictionary.
+
+    `_bias` parses each value to a pair of a token id and a number.
+    """
 
     def __call__(
         self, _: object, namespace: argparse.Namespace, values: Any, __: object = None

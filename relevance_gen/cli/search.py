@@ -246,7 +246,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_sentences(response: SearchResponse, args: argparse.Namespace) -> None:
-    """Print the most relevant sentences of the results, each below its result."""
+    """Print the most relevant sentences of the results.
+
+    The sentences of a result are below its header. With ``--json``, all sentences are one object.
+    """
     chunks = [Chunk(result.chunk_txt, title=result.title) for result in response]
     compressed = compress(args.query, chunks, max_tokens=args.max_tokens, encoding=args.encoding)
     if args.json:
@@ -298,7 +301,7 @@ def print_corrections(response: SearchResponse, status: StatusLine) -> None:
 
 
 def no_results_message(opened: OpenedIndex) -> str:
-    """Return the message for a search without results, with a hint if no file was read."""
+    """Return the message for a search without results, with a hint if folders gave no chunks."""
     chunks = pluralize(len(opened.index), "chunk")
     hint = ""
     if opened.in_folders and not len(opened.index):

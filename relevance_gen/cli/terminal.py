@@ -46,7 +46,9 @@ def wants_color(choice: ColorChoice, stream: TextIO, environ: Mapping[str, str])
 
 
 def visible(text: str) -> str:
-    r"""Replace control characters by visible characters, and tabs by spaces; keep newlines.
+    r"""Replace control characters by visible characters, and tabs by four spaces.
+
+    Newlines are kept, and carriage returns are removed.
 
     >>> visible("a\x1b[2Jb")
     'a␛[2Jb'

@@ -26,7 +26,8 @@ def table_text(text: str, max_chars: int) -> str:
     r"""Return the records of a CSV or TSV file as rows.
 
     The first record is the header row, if it has several cells, all different, and none is empty or
-    a number. A record begins in the line in which it begins in the file. A text is returned
+    a number. The returned text has as many lines as the file: a record with line breaks in its
+    cells becomes one row and empty lines, so each record keeps its line number. A text is returned
     unchanged if its first line has no delimiter, if a line or cell is too long, or if the rows have
     more than `max_chars` characters.
 

@@ -147,8 +147,8 @@ def needs_parser(name: str, content: bytes) -> bool:
     """Return whether the text of a file is extracted by a parser, which a hostile file can exploit.
 
     True also for an archive that merely contains the name of a document's member; False for a
-    document that cannot be read in this environment. The check takes time proportional to the size
-    of the file; except for archives, it reads only the first bytes.
+    document that cannot be read in this environment. The check searches the complete content of an
+    archive, but only the first bytes of any other file.
     """
     if content.startswith(_ZIP):
         return _may_be_document(content)

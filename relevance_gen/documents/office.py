@@ -289,8 +289,9 @@ class _TextParser:
 def _has_header_row(rows: list[list[str]]) -> bool:
     """Return whether the first row of a table, not marked as a header, consists of column names.
 
-    It must satisfy `is_header`, and its cells must not have digits. The table must have more than
-    two columns, or a column with a digit in each cell: two columns can be names and values.
+    It must satisfy `is_header`, its cells must have no digits, and the table must have further
+    rows. A table of two columns must also have a column in which each cell below the first row has
+    a digit; without such a column, the two columns can be names and values.
     """
     header, *others = rows
     if not others or not is_header(header) or any(map(_DIGIT.search, header)):

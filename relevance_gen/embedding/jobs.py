@@ -148,9 +148,10 @@ class Jobs:
             job.settle(self.closed)
 
     def close(self, error: BaseException) -> BaseException:
-        """Accept no more jobs, and fail all waiting jobs.
+        """Accept no more jobs, and fail all waiting jobs with `error`.
 
-        Return the reason, which is that of the first call.
+        If the queue is already closed, the error of the first call is used instead. Return the
+        error that is used.
         """
         with self._changed:
             self.closed = error = self.closed or error

@@ -237,7 +237,7 @@ def _decode_lines(file: IO[bytes], encoding: str, reader: LineReader) -> LineRea
 
 @frozen
 class Skipped:
-    """The files of a folder that are not searched.
+    """The files of a folder that are not searched, or not completely.
 
     Attributes:
         failed: the reason for each path that could not be read, or not completely.

@@ -480,10 +480,10 @@ class Decoder(OpenContext):
             self.restore(target, self.save(source))
 
     def _finish_copy(self, slot: int) -> None:
-        """If a copy to `slot` is pending, compute an arbitrary token so that llama.cpp executes it.
+        """Make llama.cpp complete a pending copy to `slot`; do nothing if none is pending.
 
-        llama.cpp copies the data of a slot during the next computation. The token is removed from
-        the slot afterwards.
+        `copy` only requests a copy, and llama.cpp copies the data during its next computation.
+        Therefore an arbitrary token is computed in the slot, and then removed from the slot.
         """
         n_tokens = lib.llama_memory_seq_pos_max(self._memory, slot) + 1
         while slot in self._pending_copies:

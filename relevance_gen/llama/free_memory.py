@@ -45,9 +45,13 @@ def free_memory_for(weights: Weights, options: ModelOptions) -> FreeMemory:
     """Return the free memory for the context of a loaded model.
 
     If only some of the layers are on GPUs, the context is split: the part of each layer is in the
-    memory that holds the layer. Then the free bytes of the GPUs and of the machine are each divided
-    by the fraction of the layers that are there, which is the size of the whole context for which
-    this memory has space, and the memory with fewer bytes is returned.
+    memory that holds the layer. Then the free bytes of the GPUs, and those of the machine, are each
+    divided by the fraction of the layers that this memory holds. The quotient is the size of the
+    largest whole context whose part fits into this memory. The memory with the smaller quotient is
+    returned, and `FreeMemory.free_bytes` is the quotient.
+
+    The free bytes of the machine are reduced by the size of the weights that it holds, because
+    memory-mapped weights count as free.
     """
     n_layers = max(1, lib.llama_model_n_layer(weights.handle))
     n_gpu_layers = n_layers

@@ -124,10 +124,15 @@ class ModelThread(ABC):
         return True
 
     def _end(self, state: ThreadState, error: BaseException | None = None) -> None:
-        """Change to the final state `state`, and make all unfinished work fail with `error`.
+        """Change to the final state `state`, and make all unfinished work fail.
 
-        If the thread was stopped before, the final state is `CLOSED` instead, because an error
-        after `stop` is not a failure.
+        If the thread was stopped before, `FAILED` is replaced by `CLOSED`, because an error after
+        `stop` is not a failure.
+
+        Args:
+            state: `CLOSED`, `FAILED` or `LOST`.
+            error: the error with which the work fails; None to make it fail with the error of a
+                closed object.
         """
         if not self._transition(state, error):
             # The thread was stopped; that interrupts loading, too, and is not a failure.
@@ -142,7 +147,11 @@ class ModelThread(ABC):
         self._end(ThreadState.LOST, kind(reason))
 
     def _stop_at_exit(self) -> None:
-        """End the thread before the interpreter exits, because it may be inside llama.cpp."""
+        """Stop the thread before the interpreter exits, and wait for its end for at most `GRACE_S`.
+
+        Without this, the interpreter could exit while the thread is inside llama.cpp. Does nothing
+        in a forked process, which does not have the thread.
+        """
         if self._pid == os.getpid():  # a forked process does not have the thread
             self.stop()
             self.join(GRACE_S)

@@ -107,11 +107,12 @@ def model_options(arguments: Mapping[str, Any]) -> ModelOptions:
 def on_devices(options: ModelOptions, devices: Sequence[int] | None) -> list[ModelOptions]:
     """Return one copy of `options` for each GPU in `devices`, with `main_gpu` set to that GPU.
 
-    If `devices` is None, the result is a list that contains only `options`.
+    If `devices` is None, the result is a list that contains only `options`. The function does not
+    check that the GPUs exist.
 
     Raises:
-        InvalidRequestError: `devices` is not a list of distinct GPU numbers, or `options` already
-            has a `main_gpu`.
+        InvalidRequestError: `devices` is empty or not a sequence of distinct integers of at least
+            0, or `options` already has a `main_gpu`.
     """
     if devices is None:
         return [options]

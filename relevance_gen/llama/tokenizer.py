@@ -124,11 +124,12 @@ class Tokenizer:
         return tokens[n_tokens - max_tokens :].copy()
 
     def _encode_end(self, texts: list[str], max_tokens: int) -> list[bytes]:
-        """Encode the end of the texts as UTF-8, up to the bytes that `max_tokens` can have.
+        """Return the end of the joined texts as UTF-8, one item for each text.
 
-        If `max_tokens` is 0, the limit is that of a context. The text before this end is not
-        encoded, so it costs no time. If that text starts in the middle of one of `texts`, only the
-        end of this one is returned, and the texts before it are left out.
+        The end has at most as many bytes as `max_tokens` tokens can have, or the tokens of a
+        context if `max_tokens` is 0 or larger than the context. If the end begins in the middle of
+        one of `texts`, the first item is the rest of this text. Texts before the end are left out;
+        they are not encoded, so they cost no time.
 
         Raises:
             InvalidRequestError: `max_tokens` is 0, and the texts are longer than the limit.

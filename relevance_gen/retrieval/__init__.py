@@ -1,1 +1,1 @@
-"""Rank chunks against a query: terms → postings → weighting → ranking; and the index."""
+"""Rank chunks against a query by terms, postings and weights; and the classes of indexes."""

@@ -136,7 +136,11 @@ def rank(
 
 
 def weight(query: Query, segments: Segments) -> WeightedQuery:
-    """Return a query with its terms weighted; misspelled words are corrected first."""
+    """Return a query with its terms weighted.
+
+    Before that, words of the query that occur in no chunk are replaced by other spellings or by
+    corrections, where `_find_corrections` finds any.
+    """
     query, matches = _match(query, segments)
     unknown = query.unknown(matches)
     if unknown:

@@ -269,7 +269,11 @@ class ChunkIndex(MutableIndex):
         return answer(params, state.segments, state.n_positions, token_counts, rerank_stages)
 
     def _with_own_models(self, models: SearchModels) -> SearchModels:
-        """Return the models of a search, with the index's own encoder if the search has none."""
+        """Return the models of a search, with the index's own encoder if the search has none.
+
+        Raises:
+            InvalidRequestError: the search has another encoder than the index.
+        """
         encoder, own_encoder = models.encoder, self._encoder
         if own_encoder is None or encoder is own_encoder:
             return models
@@ -324,8 +328,9 @@ class ChunkIndex(MutableIndex):
         """Return an index without some of the chunks and with other chunks inserted.
 
         This index is not changed. The returned index has the same positions and results as an index
-        that is built from its chunks. The cost depends on the chunks added and removed, and is some
-        nanoseconds for each other chunk. Vectors of an encoder are not copied.
+        that is built from its chunks without an encoder: the encoder and its vectors are left out.
+        The cost depends on the chunks added and removed, and is some nanoseconds for each other
+        chunk.
 
         Args:
             removed: positions of chunks to leave out.
@@ -334,7 +339,8 @@ class ChunkIndex(MutableIndex):
                 their order.
 
         Raises:
-            InvalidRequestError: a chunk is invalid, or a position has no chunk.
+            InvalidRequestError: a chunk is invalid, a position in `removed` has no chunk, or `at`
+                is not one ascending position in the new index for each chunk.
         """
         state, validated = self._state, read_chunks(chunks)
         gone = check_positions(removed, state.n_positions, state.segments)

@@ -1,10 +1,11 @@
 """Find the character ranges of a chunk that match the query: best passage and matching words.
 
-Ranges are computed from the terms that the query's words match, and their idf. The weight of a word
-is its idf times the weight of its match, divided by the sum of the idf of all words of the query.
-Stop words are left out of both if another word of the query occurs in a chunk. The weight of a
-range is the sum of the weights of its distinct words, each with the weight of its best match; this
-sum is the span's score.
+Ranges are computed from the terms that the query's words match, and their idf. If a word of the
+query other than a stop word occurs in any chunk, the stop words of the query are ignored: they are
+not found in the chunk, and the sum below does not contain their idf. The weight of a word is its
+idf times the weight of its match, divided by the sum of the idf of all words of the query. The
+weight of a range is the sum of the weights of its distinct words, each with the weight of its best
+match; this sum, at most 1, is the span's score.
 
 * The passage is the window of 40 tokens with the greatest weight, trimmed to the first and the last
   word that add to that weight. If several windows have this weight, the window whose words are

@@ -88,12 +88,13 @@ class SearchParams:
         rerank_top_n: number of chunks, the best so far, that a reranker scores; None scores every
             chunk, and finds chunks that share no word with the query; 0 disables the reranker.
         syntax: ``"plain"`` treats quotes, + and - as text. With ``"operators"`` a chunk must
-            contain an ``"exact phrase"`` and a ``+word`` in any of its inflections, and must not
-            contain a ``-word``; ``bridg*`` matches all words that begin so; see
+            contain an ``"exact phrase"`` and a ``+word``, and must not contain a ``-word``, these
+            two in any of their inflections; ``bridg*`` matches all words that begin so; see
             `relevance_gen.retrieval.query.operators`.
-        correct_spelling: replace a word of seven letters or more that no chunk has by the most
-            frequent word at edit distance 1; ``response.metadata.corrections`` lists the
-            replacements.
+        correct_spelling: replace a word that no chunk has by another spelling that chunks have,
+            such as ``dataset`` by ``data set``, or, if it has seven letters or more, by the most
+            frequent word with the same first letter at edit distance 1;
+            ``response.metadata.corrections`` lists the replacements.
 
     Raises:
         InvalidRequestError: an option is invalid; `where` and `distinct` are checked against the

@@ -1,12 +1,12 @@
 """The search port: the interface that a machine, a folder or a cluster implements for search.
 
-Requests and responses are values: they can be pickled, and hold no functions. A search makes two or
-three requests:
+Requests and responses are values: they hold no functions except the callable of a `Filter`, and can
+be pickled if this callable can. A search usually makes two or three requests:
 
 1. `Segments.match_terms`: which terms does each word of the query match, and in how many chunks
-does each occur?
+   does each occur?
 2. `Segments.top_candidates`: which chunks have the highest lexical scores, and which features do
-they have?
+   they have?
 3. `Segments.extract_features`: features of the chunks that are returned, such as their texts.
 
 `relevance_gen.retrieval.local_segments` answers for segments in this process. Results do not depend

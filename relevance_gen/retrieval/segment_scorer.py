@@ -285,7 +285,8 @@ class SegmentScorer:
         """Return the scalar product of each chunk with the query, shape (N,); None if all are 0.
 
         A stop word adds only to the product of a chunk that also has another word of the query. If
-        no chunk of any segment has another word of the query, stop words add to all products.
+        no chunk of any segment has another word of the query, a stop word adds to the product of
+        every chunk that has the stop word.
         """
         content: list[int] = []
         stop_words: list[int] = []
@@ -341,9 +342,10 @@ class SegmentScorer:
         return sums
 
     def _verbatim(self, terms: WeightedTerms, sums: Floats) -> Offsets:
-        """Return the ordinals of the chunks with exactly the query's tokens, in any order.
+        """Return the ordinals of the chunks whose tokens are exactly the known tokens of the query.
 
-        Only chunks with a sum above 0 in `sums` are compared.
+        The known tokens are those that occur in any chunk. The order of the tokens does not matter,
+        but their counts do. Only chunks with a sum above 0 in `sums` are compared.
         """
         segment, token_ids = self.segment, terms.token_ids
         # Chunks with the hash of the query's tokens; almost none of these have other tokens.

@@ -179,7 +179,10 @@ AGENTS: Final = {
 
 
 def select_agents(names: Sequence[str]) -> list[CodingAgent]:
-    """Return the named agents; without names, those whose folder of settings exists.
+    """Return the named agents; without names, the installed agents.
+
+    An agent is installed if the folder of its settings file exists. If this folder is the home
+    folder, the settings file itself must exist.
 
     Raises:
         InvalidRequestError: a name is unknown, or no name is given and no agent is installed.

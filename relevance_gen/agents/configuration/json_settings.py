@@ -1,4 +1,8 @@
-"""Changes one member of a JSON file and keeps all other bytes, also comments."""
+"""Changes one member of a JSON file with comments.
+
+The rest of the text is kept, except the white space and the comments between a removed member and
+its neighbor; see `remove_member`.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +121,8 @@ class _SettingsParser:
     def _begins_item(self, close: str, *, is_first: bool) -> bool:
         """Return whether another item of a list or an object follows.
 
-        The comma before the item is skipped; if no item follows, the bracket `close` is.
+        The method skips the comma before the item. If no item follows, it skips the closing bracket
+        `close` instead.
         """
         self._skip_space()
         if self._accept(close):
@@ -177,7 +182,9 @@ def set_member(text: str, path: Sequence[str], value: object) -> str:
 def remove_member(text: str, path: Sequence[str]) -> str:
     """Return a JSON object without the member at a path of keys; unchanged if it is missing.
 
-    An object that becomes empty is removed, too. Comments next to the member are kept.
+    An object that becomes empty is removed, too, unless it is the whole document. The text between
+    the member and the member before it is also removed, including comments; for the first member,
+    this is the text between it and the next member. All other comments are kept.
 
     Raises:
         InvalidRequestError: the text is not a JSON object with comments.

@@ -147,12 +147,14 @@ class ClusterIndex(MutableIndex):
             are skipped.
         text: the field or column with the text of a chunk, as for `relevance_gen.ChunkIndex`.
         title: the field of a source with a chunk's title. All other fields are metadata.
-        n_shards: maximum number of shards; by default a shard for each processor of the cluster
-            that has 256 Mi characters of text, and enough shards that none has more than 1 Gi
-            characters.
-        address: ``"auto"`` for the cluster of this machine, ``HOST:PORT`` of the head of another
-            cluster, or ``"local"`` for a cluster that is started on this machine; None for the
-            first of ``RAY_ADDRESS``, ``"auto"`` and ``"local"``.
+        n_shards: maximum number of shards. By default there is one shard for each full 256 Mi
+            characters of text, but at most one for each processor of the cluster. If a shard would
+            then have more than 1 Gi characters, there are more shards.
+        address: ``HOST:PORT`` of the head of a cluster; ``"local"`` for a new cluster on this
+            machine; ``"auto"`` for the cluster that the environment variable ``RAY_ADDRESS`` names,
+            or without the variable the cluster of this machine. None has the same effect as
+            ``"auto"``, but starts a new cluster if the variable is not set and no cluster of this
+            machine answers.
         name: the name by which other processes of the cluster find the index.
         blank: ``"error"`` refuses a blank chunk; ``"skip"`` leaves it out, and the others keep
             their positions.
@@ -319,7 +321,9 @@ class ClusterIndex(MutableIndex):
         self._writer(writer.weighting, writer.counter).create(shards)
 
     def _open(self, name: str | None) -> None:
-        """Open the newest version, wait until all its shards are open, and register a name.
+        """Open the newest version, wait until its shards are open, and register a name.
+
+        A shard that no searcher can read is not an error here: a search raises the error.
 
         Args:
             name: the name for other processes; None for no name.
@@ -601,9 +605,10 @@ class ClusterIndex(MutableIndex):
         return known
 
     def _refresh(self) -> RemoteSegments:
-        """Read the newest version, have searchers open its shards, and return it.
+        """Read the newest version, ask searchers to open its shards, and return its segments.
 
-        Returns the known segments if neither the version nor the searchers have changed.
+        The method does not wait until the shards are open. It returns the known segments if neither
+        the version nor the searchers have changed.
         """
         self._check_open()
         known = self._collection
@@ -638,7 +643,10 @@ class _RemoteShardEditor:
         self._writer = writer
 
     def without(self, shard: ShardRecord, positions: Offsets) -> ShardRecord:
-        """Return a record of a shard without the chunks at `positions`, which the shard has."""
+        """Remove the chunks at `positions` from a shard; return the record of the changed shard.
+
+        The shard must have a chunk at each of the positions.
+        """
         writer = self._writer
         return self._run(lambda searcher: searcher.actor.without.remote(writer, shard, positions))
 

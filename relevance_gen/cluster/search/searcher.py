@@ -267,12 +267,18 @@ class ShardSearcher(Actor):
 
     @ray.method(concurrency_group=_BUILD)
     def without(self, writer: ShardWriter, shard: ShardRecord, positions: Offsets) -> ShardRecord:
-        """Return a shard without the chunks at `positions`; see `LocalShardEditor.without`."""
+        """Remove the chunks at `positions` from a shard; return the record of the changed shard.
+
+        See `LocalShardEditor.without`.
+        """
         return self._editor(writer).without(shard, positions)
 
     @ray.method(concurrency_group=_BUILD)
     def merge(self, writer: ShardWriter, shards: Sequence[ShardRecord]) -> ShardRecord:
-        """Write one shard with the chunks of neighboring shards; see `LocalShardEditor.merge`."""
+        """Write one shard with the chunks of neighboring shards, and return its record.
+
+        See `LocalShardEditor.merge`.
+        """
         return self._editor(writer).merge(shards)
 
     @ray.method(concurrency_group=HEALTH)

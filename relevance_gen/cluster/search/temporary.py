@@ -26,7 +26,8 @@ class TemporaryFolder:
     Folders that no process holds any more are deleted before it is created.
 
     Raises:
-        PermissionError: other users can change the parent folder.
+        PermissionError: the parent folder belongs to another user, or other users have a permission
+            for it.
     """
 
     def __init__(self) -> None:

@@ -73,7 +73,15 @@ class HubModel:
         return file
 
     def _download_or_cached(self, hub: Any) -> Path:
-        """Download the file; if that fails, return any selected file in the cache."""
+        """Download the file, and return its path.
+
+        If the hub cannot be read, return a complete file in the cache that `selection` allows. If
+        `selection` is None, this can be another quantization than the default.
+
+        Raises:
+            ModelLoadError: the repository does not have the file, or the file can neither be
+                downloaded nor found in the cache.
+        """
         try:
             return self._download(hub)
         except ModelLoadError as error:
@@ -99,7 +107,10 @@ class HubModel:
         return paths[0]
 
     def _cached(self, hub: Any, selection: str | None) -> Path | None:
-        """Return the file in the hub's cache if all its parts are there."""
+        """Return the path of the file in the hub's cache that `choose_file` selects.
+
+        The result is None if the cache does not hold the file, or not all of its parts.
+        """
         try:
             snapshot = hub.snapshot_download(
                 self.repository, allow_patterns=["*.gguf"], local_files_only=True
@@ -114,10 +125,10 @@ class HubModel:
 
 
 def choose_file(names: Sequence[str], selection: str | None = None) -> str:
-    """Return the selected GGUF file of a repository, or the first part of it.
+    """Return the name of the selected GGUF file of a repository, or of its first part.
 
-    A selection is a file name or the quantization in it, in any case; the default is Q4_K_M, then
-    Q8_0, then the first file.
+    A selection is the name of a file, or the quantization in the name. Upper and lower case are
+    not distinguished. The default is Q4_K_M, then Q8_0, then the first file by name.
 
     Raises:
         ModelLoadError: the repository does not have the file.

@@ -81,15 +81,16 @@ def resolve(
     environment: Mapping[str, str] = os.environ,
     embedded: Path = EMBEDDED_MODEL,
 ) -> Path:
-    """Return the file of `model`.
+    """Return the path of the file of `model`.
 
-    An existing path is returned unchanged. None means the value of ``RELEVANCE_GEN_MODEL``, or the
-    embedded model if that is not set. ``owner/name``, ``owner/name:QUANTIZATION`` or
-    ``owner/name:FILE`` is a repository on the Hugging Face hub, of which one file is downloaded
-    once: by default its Q4_K_M, Q8_0 or first file.
+    The path of an existing file is returned unchanged. None means the value of
+    ``RELEVANCE_GEN_MODEL``, or the embedded model if that is not set. ``owner/name``,
+    ``owner/name:QUANTIZATION`` or ``owner/name:FILE`` is a repository on the Hugging Face hub, of
+    which one file is downloaded once: by default its Q4_K_M, Q8_0 or first file.
 
     Raises:
-        ModelLoadError: the model does not exist; the message has a remedy.
+        ModelLoadError: the model does not exist or cannot be downloaded, or its name is ``none``,
+            which disables generation; the message has a remedy.
         InvalidRequestError: `model` is not a path.
     """
     if model is None:

@@ -29,9 +29,11 @@ _former_terminate: list[Any] = []
 
 @contextlib.contextmanager
 def guard(handler: Callable[[str], None]) -> Iterator[None]:
-    """Call `handler` with the reason if llama.cpp aborts in this thread or one of its threads.
+    """Inside this context, call `handler` with the reason if llama.cpp aborts in this thread.
 
-    `handler` is called in the thread that aborts, which never continues.
+    `handler` is also called if llama.cpp aborts in a thread that is not guarded, such as a thread
+    that llama.cpp created: it may compute for any guarded thread, so the handlers of all guarded
+    threads are called. A handler is called in the thread that aborts, which then blocks forever.
     """
     _handlers[threading.get_ident()] = handler
     try:

@@ -61,9 +61,10 @@ class _StepTimings:
 
     Attributes:
         current: the fastest strategy known.
-        times_s: the last timings of each strategy, in seconds.
+        times_s: the last timings, in seconds, of each strategy that is or was current.
         next_trial_s: when the next trial may start, by the tuner's clock.
-        n_trials: how many trials there have been.
+        n_trials: number of trials since the start or since the last slow step, which resets it to
+            0; it selects the alternative of the next trial.
     """
 
     current: Strategy

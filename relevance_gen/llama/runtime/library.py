@@ -1,6 +1,6 @@
-"""The loaded library.
+"""The loaded llama.cpp library, `lib`.
 
-It forwards llama.cpp's log and aborts to Python.
+Importing this module loads the library, and forwards llama.cpp's log and aborts to Python.
 """
 
 from __future__ import annotations
@@ -85,7 +85,10 @@ warn_of_older(metadata.version("llama-cpp-python"))
 
 
 def last_errors() -> str:
-    """Return the last errors that llama.cpp logged since `clear_errors`, at most three."""
+    """Return the last errors that llama.cpp logged since `clear_errors`, at most three.
+
+    They are joined by semicolons. Without errors, the text states that no reason was logged.
+    """
     return "; ".join(_last_errors) or "llama.cpp logged no reason"
 
 

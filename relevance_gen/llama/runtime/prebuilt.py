@@ -166,11 +166,12 @@ def _check_structures(bindings: Any) -> None:
 
 
 def _written_bytes(bindings: Any, function: str) -> int | None:
-    """Return the number of bytes that a function of the library writes to its result.
+    """Return the end of the bytes that a function of the library writes to its result.
 
-    The function must return a structure and have no arguments. The number is at least the offset of
-    the last byte that the function writes, plus 1. It is None unless the processor is x86-64, where
-    the address of the result is passed as the first argument.
+    This is the offset of the last byte that the function writes, plus 1; bytes before it that the
+    function does not write are included. The function must return a structure and have no
+    arguments. The result is None unless the processor is x86-64, where the address of the structure
+    is passed as the first argument.
 
     Args:
         bindings: the module of bindings.

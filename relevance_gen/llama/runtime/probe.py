@@ -35,11 +35,15 @@ def extra_buffers_are_safe(
 ) -> bool:
     """Return whether the CPU's extra weight layouts are safe.
 
+    The result is True on a CPU without AMX. Otherwise it is the cached result, or `command` is run:
+    the result is True if the command exits with status 0. The result is cached, by build and CPU,
+    if the status is 0 or the command was ended by a signal. Any other failure can be temporary.
+
     Args:
         system_info: the text of `llama_print_system_info`.
-        build: an identifier of the build; the result is cached by build and CPU.
+        build: an identifier of the build.
         command: decodes with the layouts enabled, and exits with status 0 if they are safe.
-        cache_dir: by default the user's cache directory.
+        cache_dir: by default ``relevance_gen`` in the user's cache directory.
     """
     if "AMX_INT8 = 1" not in system_info:
         return True

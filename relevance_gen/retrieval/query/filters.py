@@ -59,8 +59,9 @@ class Filter:
         """Return the validated filter for an index in which `n_positions` were assigned.
 
         Raises:
-            InvalidRequestError: `where` has an invalid type, or a position or the mask is out of
-                range.
+            InvalidRequestError: `where` has an invalid type, a mapping has an invalid value or
+                bound, a position is not in [0, `n_positions`), or a mask does not have
+                `n_positions` booleans.
         """
         if isinstance(where, Mapping):
             allowed = {key: _AllowedValues.read(key, value) for key, value in where.items()}
@@ -209,7 +210,8 @@ class _Bounds:
         """Return the validated bounds in the field `name`.
 
         Raises:
-            InvalidRequestError: a bound is unknown or of another type than a number or a string.
+            InvalidRequestError: the name of a bound is unknown, a bound is neither a number nor a
+                string, or the bounds are of both types.
         """
         limits = {}
         for comparison, given_limit in value.items():

@@ -7,15 +7,16 @@ All chunks are tested, not only the best.
 * ``+word``: the chunk must contain the word, or any inflection that it matches in a query. A word
   that is split into several tokens (``+e-mail``, ``+get_name``, a run of a script without spaces)
   is treated as if it was in quotes.
-* ``-word`` and ``-"black cat"``: the chunk must not contain it. Excluded words do not belong to the
-  query, and do not change scores.
+* ``-word`` and ``-"black cat"``: the chunk must not contain the word, or any inflection that it
+  matches in a query, or the phrase. Excluded words do not belong to the query, and do not change
+  scores.
 * ``bridg*``: the word matches all words that begin with these letters, three or more, as if they
   were its inflections; ``+bridg*`` and ``-bridg*`` require or exclude them. Scripts without spaces
   have no prefixes.
 
-An operator is at the beginning of the query or after white space, and a letter or a quote follows
-it. An opening quote does not follow a letter or digit of a script with spaces, and there is a
-closing quote. Everything else is text: ``C++``, ``-1``, ``a - b``, ``e-mail``, ``5" pipe``. So is
+A sign is at the beginning of the query, after white space or after ``(``, and a letter or a quote
+follows it. An opening quote does not follow a letter or digit of a script with spaces, and there is
+a closing quote. Everything else is text: ``C++``, ``-1``, ``a - b``, ``e-mail``, ``5" pipe``. So is
 ``-n``, the name of an option, and every operator of a query that consists of excluded words only.
 """
 
@@ -146,7 +147,8 @@ def parse_operators(
 ) -> tuple[str, tuple[QueryOperator, ...]]:
     """Return the query without its excluded words, and its operators.
 
-    With `inflects` a required word matches its inflections.
+    If no word remains, the whole query is returned as text without operators. With `inflects`, the
+    word of an operator that is neither in quotes nor a stop word also matches its inflections.
 
     Raises:
         InvalidRequestError: the operators have more than `MAX_WORDS` words.

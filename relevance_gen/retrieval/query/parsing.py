@@ -122,7 +122,11 @@ class Query:
         return words
 
     def misspelled(self, unknown: Sequence[str]) -> tuple[str, ...]:
-        """Return the unknown words to correct: long words of letters, at most 8."""
+        """Return those of the unknown words that may be corrected: the first 8 at most.
+
+        Such a word has seven letters or more and no digits, and its script has spaces between
+        words.
+        """
         words = []
         for word in unknown:
             if len(word) >= _MIN_CORRECTED_LETTERS and can_inflect(word):

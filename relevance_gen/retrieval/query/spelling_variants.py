@@ -4,11 +4,12 @@ If neither a word of ASCII letters and digits nor an inflection of it occurs in 
 following variants. The search uses a variant whose words occur in chunks; if there are several, the
 variant whose rarest word occurs in the most chunks:
 
-* letters and digits separated: ``FY2022`` → ``FY 2022``, ``10K`` → ``10 K``; either part in a
-  chunk is sufficient;
-* a number with thousands separators: ``3164`` → ``3 164``;
+* letters and digits separated: ``FY2022`` → ``FY 2022``, ``10K`` → ``10 K``, but not ordinals and
+  decades such as ``10th`` and ``90s``; either part in a chunk is sufficient;
+* a number of four digits or more split into groups of three, as a thousands separator splits it
+  into tokens: ``3164`` → ``3 164``;
 * an acronym in the other number: ``VMs`` → ``VM``, ``GPU`` → ``GPUs``;
-* a prefix of one letter separated: ``email`` → ``e mail``;
+* the first letter separated, if it is e or x: ``email`` → ``e mail``;
 * a word of seven letters or more as two words of three letters or more, without stop words:
   ``dataset`` → ``data set``.
 

@@ -163,9 +163,11 @@ class RerankStage(Stage):
     chunks."""
 
     def candidate_rows(self, table: CandidateTable) -> Offsets:
-        """Return the rows of the best results with ties.
+        """Return the rows of the best `n_candidates` chunks that pass the filter, with ties.
 
-        Ties for the last place are left out if they are very many.
+        Ties for the last place are left out if there are more than `n_candidates` + `MAX_CHUNKS`
+        rows with them. If `n_candidates` is None, the rows of all candidates that pass the filter
+        are returned.
         """
         n = self.n_candidates
         if n is None:

@@ -43,17 +43,19 @@ class SearchRequest:
             searched.
         top_n: maximum number of results, at least 1.
         true_order: results in input order (true) or best first (false).
-        where: search only chunks whose metadata has, under each of these keys, the value or one of
-            a list of values.
-        spans: return the spans of each result that answer the query.
+        where: return only chunks whose metadata has, under each of these keys, the value, one of a
+            list of values, or a value in a range, as in `SearchParams`; scores use the statistics
+            of all chunks.
+        spans: return in each result the character ranges that match the query.
         confidence: return the estimated probability that the chunks hold an answer.
         min_relative_score: return only results with at least this share of the best score, in [0,
             1].
         distinct: return at most one result, the best, for each value of this metadata key.
         syntax: ``"plain"`` treats quotes and signs of the query as text; with ``"operators"``,
             ``"exact phrase"`` and ``+word`` must occur in a result, and ``-word`` must not.
-        correct_spelling: whether to correct spelling: replace a query word of 7 or more letters
-            that occurs in no chunk with the most frequent chunk word at edit distance 1.
+        correct_spelling: whether to correct spelling: replace a query word that occurs in no chunk
+            by another spelling that chunks have, or, if it has 7 or more letters, by the most
+            frequent word of the chunks with the same first letter at edit distance 1.
         rerank_top_n: number of top results to rerank with the server's reranker, such as 20; 0, the
             default, for no reranking; null uses the server's limit.
         cache_index: cache an index of these chunks and return its name in the ``X-Index`` response

@@ -36,7 +36,10 @@ class _DocumentText:
     block: int | None = None
 
     def citation(self, span: CitedSpan) -> JsonObject:
-        """Return the citation of a span; `n_chars` is the length of its strings."""
+        """Return the citation of a span, as an object of the API.
+
+        The method `n_chars` returns the total length of the texts in this object.
+        """
         document = {
             "document_index": self.document,
             "document_title": self.title,
