@@ -169,7 +169,7 @@ class Encoder(SharedModel["Embedder"]):
         return self._put(self._job(texts, kind)).future
 
     def count_tokens(self, text: str) -> int:
-        """Return the number of tokens of a text, without prefix and special tokens such as CLS or BOS.
+        """Return the number of tokens of a text, without prefix, CLS and similar special tokens.
 
         Raises:
             EncoderError: the encoder is closed.

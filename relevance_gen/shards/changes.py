@@ -57,7 +57,8 @@ class LocalShardEditor:
     def without(self, shard: ShardRecord, positions: Offsets) -> ShardRecord:
         """Return the record of a shard without the chunks at `positions`, which the shard has.
 
-        The shard is rewritten if fewer than half of the chunks in its file remain.
+        The shard is rewritten if at least one chunk, but fewer than half of the chunks in its file,
+        remain. Otherwise the record refers to the same file.
         """
         segment = self._open([shard])[0]
         chunk_ords = segment.find(positions)

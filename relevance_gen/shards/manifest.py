@@ -1,8 +1,8 @@
 """Describe a version of a sharded index.
 
-It has shards, their statistics, and a record of the removed chunks. A version is a JSON file that
-is never changed. `index.json` names the newest version. Both end with the SHA-256 of all bytes
-before that field, so a damaged or edited file is detected.
+A version has shards, their statistics, and a record of the removed chunks. It is a JSON file that
+is never changed. `index.json` names the file of the newest version. The last field of each of these
+files is the SHA-256 of all bytes before that field, so a damaged or edited file is detected.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class IndexVersion:
 
     @property
     def n_tokens(self) -> int:
-        """Number of tokens in all chunks."""
+        """Number of tokens in all chunks that were not removed."""
         return sum(shard.n_tokens for shard in self.shards)
 
     @cached_property

@@ -265,6 +265,8 @@ def file_system(address: str) -> tuple[Any, str]:
 def as_address(location: object) -> str:
     """Return a path as an absolute path, and an address unchanged, for any process of this machine.
 
+    An address that begins with ``file://`` is treated as a path.
+
     Raises:
         InvalidRequestError: it is neither a path nor an address.
     """

@@ -154,7 +154,10 @@ def question_frame(words: Sequence[str]) -> set[int]:
 
 
 def _instruction(words: Sequence[str]) -> set[int]:
-    """Return the indices of the words of instructions."""
+    """Return the indices of the words that belong to instructions how to answer.
+
+    The instructions are the matches of `_INSTRUCTIONS`.
+    """
     text = " ".join(words)
     indices: set[int] = set()
     first = start = 0

@@ -28,7 +28,7 @@ _stemmers = threading.local()
 def stem(word: str) -> str:
     """Return the English stem of a folded word: Porter2, and ``llm`` for ``llms``.
 
-    A word that is not ASCII, or has `MAX_SPELLING_BYTES` or more, is returned unchanged.
+    A word that is not ASCII, or has `MAX_SPELLING_BYTES` bytes or more, is returned unchanged.
 
     >>> stem("connections"), stem("связь")
     ('connect', 'связь')

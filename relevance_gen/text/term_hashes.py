@@ -141,6 +141,9 @@ def _mix_longer(
 ) -> None:
     """Mix the bytes after the eighth into the hashes of the terms that have more bytes.
 
+    The hash of a term of more than `LONG_BYTES` bytes is replaced by the BLAKE2b hash of all its
+    bytes.
+
     Args:
         hashed: hashes of all terms, modified in place, shape (T,).
         longer: indices of the terms of more than 8 bytes.

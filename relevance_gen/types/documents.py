@@ -13,7 +13,8 @@ class DocumentPart:
 
     Attributes:
         place: ``{"page": 3}``, ``{"slide": 3}``, ``{"sheet": "Prices"}``, ``{"chapter": 3}``, or
-            ``{}`` for the whole document.
+            ``{}`` for the whole document. The key ``title``, if present, is the title of the
+            document or of the page.
         text: the text of the part.
     """
 

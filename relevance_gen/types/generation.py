@@ -180,7 +180,7 @@ class GenerationRequest:
 
 @frozen
 class TokenLogprob:
-    """A possible token at a position, and its probability.
+    """A possible token at a position, and its log probability.
 
     Attributes:
         token: its id.

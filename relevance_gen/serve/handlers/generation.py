@@ -17,7 +17,7 @@ from relevance_gen.serve.services.generation import GenerationTask
 
 
 async def generate(call: Call) -> web.StreamResponse:
-    """Continue a text, in the documented format."""
+    """Continue a text, in the server's own format: that of ``POST /generate``."""
     return await _generate(call, costs.GENERATION)
 
 
@@ -40,7 +40,10 @@ async def respond(call: Call) -> web.StreamResponse:
 
 
 async def _generate(call: Call, cost: Cost) -> web.StreamResponse:
-    """Lease the model, render a conversation, and answer with the generation."""
+    """Lease the model, render the conversation if the task has one, and answer with the generation.
+
+    `cost` is the row of the table of costs for this operation.
+    """
     async with call.reserve(cost) as reservation:
         task, write_body = await reservation.read_body()
         backend = await reservation.lease_model(task.model)

@@ -38,23 +38,30 @@ async def health(call: Call) -> web.StreamResponse:
 
 
 async def indexes(call: Call) -> web.StreamResponse:
-    """Answer GET /indexes: the indexes that the client's key may search by name."""
+    """Answer GET /indexes: the indexes of the server that the client's key may search by name.
+
+    Indexes of a cluster are not listed.
+    """
     described = await call.service.searcher.indexes.describe(call.client)
     return _json({"indexes": described})
 
 
 async def stats(call: Call) -> web.StreamResponse:
-    """Answer GET /stats."""
+    """Answer GET /stats: the backlog, and the number of runners that accept work."""
     return _json(await call.service.stats())
 
 
 async def models(call: Call) -> web.StreamResponse:
-    """Answer GET /v1/models."""
+    """Answer GET /v1/models: a list of all models, each with its purpose and its state."""
     return _json({"object": "list", "data": _describe_models(call.service)})
 
 
 async def model(call: Call) -> web.StreamResponse:
-    """Answer GET /v1/models/NAME."""
+    """Answer GET /v1/models/NAME: the model with this name, with its purpose and its state.
+
+    Raises:
+        UnknownModelError: the server has no model with this name.
+    """
     name = call.route.rest_of(call.request.path)
     for described in _describe_models(call.service):
         if described["id"] == name:
@@ -85,7 +92,7 @@ def _describe_models(service: Service) -> list[dict[str, Any]]:
 
 
 async def ollama_version(_: Call) -> web.StreamResponse:
-    """Answer GET /api/version."""
+    """Answer GET /api/version: the version of Ollama's API, `ollama.VERSION`."""
     return _json({"version": ollama.VERSION})
 
 
@@ -105,7 +112,13 @@ async def ollama_running_models(call: Call) -> web.StreamResponse:
 
 
 async def ollama_model(call: Call) -> web.StreamResponse:
-    """Answer POST /api/show."""
+    """Answer POST /api/show: the details of the model that the body names.
+
+    Names are compared without the suffix ":latest".
+
+    Raises:
+        UnknownModelError: no model that generates or embeds has this name.
+    """
     async with call.reserve(costs.MODEL_DETAILS) as reservation:
         name, write_body = await reservation.read_body()
         name = name.removesuffix(":latest")

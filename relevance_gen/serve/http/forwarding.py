@@ -88,7 +88,7 @@ class Forwarder:
     async def forward(
         self, settings: Settings, request: web.BaseRequest, body: Body
     ) -> web.StreamResponse:
-        """Forward a request whose body has been received.
+        """Forward a request whose body has been received, and return the model process's response.
 
         Raises:
             RunnerClosedError: the model process is not running, or ended before its answer did.

@@ -20,7 +20,10 @@ WriteError: TypeAlias = Callable[[str, str, "str | None"], object]
 
 
 class HTTPError(errors.RelevanceGenError):
-    """A request is rejected for a reason of HTTP; `headers` are added to the response."""
+    """A request is rejected because of its path, headers, API key, rate or a slow body.
+
+    `headers` are added to the response.
+    """
 
     def __init__(self, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)

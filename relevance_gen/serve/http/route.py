@@ -126,7 +126,7 @@ class Router:
     def find(self, path: str) -> Route | None:
         """Return the route of a path; None if there is none.
 
-        In the path, all escapes are decoded except those of slashes (``%2F``).
+        The caller must have decoded all escapes in `path` except those of slashes (``%2F``).
         """
         if path in self._by_path:
             return self._by_path[path]

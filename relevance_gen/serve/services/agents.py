@@ -37,7 +37,12 @@ class Message:
 
 @frozen
 class Reply:
-    """The reply to a message: an HTTP status, and JSON; empty after a notification."""
+    """The reply to a message.
+
+    Attributes:
+        status: the HTTP status.
+        body: the JSON of the reply; empty if the message is a notification.
+    """
 
     status: int
     body: bytes

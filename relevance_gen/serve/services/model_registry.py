@@ -43,10 +43,10 @@ class UnknownModelError(errors.InvalidRequestError):
 
 @frozen
 class _Lease:
-    """A request for a model, or its use.
+    """One client's request for a model; it lasts until the client no longer uses the model.
 
     Attributes:
-        requested_s: when it was requested.
+        requested_s: when the model was requested, in seconds of the registry's clock.
         has_key: whether the client is authenticated, or is the server itself.
     """
 
@@ -279,7 +279,7 @@ class ModelRegistry:
             raise errors.ModelLoadError("there is no room for it beside the models that are loaded")
 
     def preload(self) -> None:
-        """Begin to load the first model of each kind for which there is memory."""
+        """Begin to load the first model of each kind, unless there is not enough memory for it."""
         for task in dict.fromkeys(entry.task for entry in self._entries):
             with self.lease(task, None):
                 pass

@@ -29,7 +29,8 @@ class PromptOptions:
         question: the question to answer.
         copy: whether answers must be sentences of the sources, verbatim; None uses the setting in
             the model file.
-        fill: whether sources can share nothing with the question; None decides as `prepare` does.
+        fill: whether filled results, which share nothing with the question, can be sources; None
+            decides as `prepare` does.
         min_confidence: the search's minimum confidence, in [0, 1], with which the response has
             ``found=True``.
         model: the name by which the client selected the model; None for the first.

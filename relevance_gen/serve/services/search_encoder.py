@@ -2,8 +2,9 @@
 
 A search may have a limited number of passages encoded, and wait for that for a limited time; at
 most half of the search threads may wait at once. Beyond these limits, a search uses lexical scores
-only and reports why. The vectors of chunks that were sent twice are computed by one background
-thread, a few hundred passages at a time, in turn with all other work of the encoder.
+only and reports why. The vectors of cached chunks are computed by one background thread, a few
+hundred passages at a time, in turn with all other work of the encoder. Chunks are cached if they
+were sent twice, or if the client requests an index of them.
 """
 
 from __future__ import annotations

@@ -44,10 +44,11 @@ class TokenCounter:
 
     The text of a special token, such as ``<|endoftext|>``, is ordinary text. A surrogate pair
     counts as its character and a lone surrogate as U+FFFD. A text of more than `PIECE_CHARS`
-    characters counts as the sum of its pieces: each is split before the last space that follows a
-    character other than white space. The split patterns of the published encodings break at that
-    position, too, so that the sum is the count of the text. If the last 4,096 characters of a piece
-    lack such a space, the split is at `PIECE_CHARS`.
+    characters is divided into pieces, and counts as the sum of its pieces. Each piece has at most
+    `PIECE_CHARS` characters, and ends before the last possible space that follows a character other
+    than white space. The split patterns of the published encodings break at that position, too, so
+    that the sum is the count of the text. If the last 4,096 characters of a piece lack such a
+    space, the piece ends after `PIECE_CHARS` characters.
 
     Attributes:
         name: the encoding's name.

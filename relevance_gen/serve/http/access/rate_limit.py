@@ -38,7 +38,8 @@ class _Count:
     Attributes:
         is_admitted: whether the request is within the limit.
         remaining: the number of further requests that are within the limit now.
-        reset_time: when the oldest part of the window ends, in seconds since the epoch.
+        reset_time: when the counted requests next begin to leave the window, so that further
+            requests can be admitted; in seconds since the epoch.
     """
 
     is_admitted: bool

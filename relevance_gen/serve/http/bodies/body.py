@@ -54,7 +54,8 @@ class Body:
 
         Args:
             work_factor: bytes for each byte of the body after decompression.
-            timeout_s: how long this thread waits for memory.
+            timeout_s: how long this thread waits for the memory for parsing. It does not wait for
+                the memory for decompression.
 
         Raises:
             TooLargeError: the body is too large or has too many values, or needs more memory than
@@ -105,10 +106,12 @@ async def receive(service: Service, request: web.BaseRequest) -> Body:
 
 
 def check_query(body: object, max_bytes: int) -> None:
-    """Check the length of the query in a body, also in the arguments of an agent's tool call.
+    """Check the length of the fields `query` and `question` of a parsed body.
+
+    The arguments of an agent's tool call, at ``params.arguments``, are checked too.
 
     Raises:
-        TooLargeError: the query has more than `max_bytes` bytes in UTF-8.
+        TooLargeError: one of these fields has more than `max_bytes` bytes in UTF-8.
     """
     if not isinstance(body, dict):
         return

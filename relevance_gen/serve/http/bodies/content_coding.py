@@ -54,6 +54,8 @@ def decode(
 ) -> bytes:
     """Decode a request body by its content coding. Too slow for the event loop.
 
+    A body with the coding "identity" is returned unchanged, without any check.
+
     Args:
         body: the encoded bytes.
         coding: "identity", "gzip" or "zstd".

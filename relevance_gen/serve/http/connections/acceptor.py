@@ -21,10 +21,12 @@ _LOG_INTERVAL_S = 1.0
 
 
 class Acceptor:
-    """Takes connections from a listening socket.
+    """Accepts connections from a listening socket.
 
-    asyncio's own servers retry after an error as often as the backlog is long, immediately, and
-    with one log line per attempt.
+    After an error such as too many open files, or if no further connection may be open, this class
+    accepts nothing for `_PAUSE_S` seconds, and logs at most one line per `_LOG_INTERVAL_S` seconds.
+    asyncio's own servers would instead retry immediately after an error, as many times as the
+    backlog is long, and log one line per attempt.
 
     Args:
         listener: the listening socket, not blocking.

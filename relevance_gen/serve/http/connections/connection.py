@@ -114,8 +114,9 @@ class Connection(web.RequestHandler):
         self._check_timer = self._loop.call_later(_CHECK_INTERVAL_S, self._check_disconnect)
 
     def _check_disconnect(self) -> None:
-        """Abort the connection if the client disconnected while reading from it is paused.
+        """Abort the connection if the client has disconnected while the server does not read.
 
+        This check repeats every `_CHECK_INTERVAL_S` while reading from the connection is paused.
         While reading is not paused, a read reports a disconnect, and nothing is checked. The
         connection is also aborted if more than `_FULL_BYTES` bytes wait in the kernel for longer
         than `_FULL_TIMEOUT_S`, because a disconnect may then remain undetected.
@@ -214,9 +215,9 @@ class Server(web.Server):
 class Listener:
     """Serves the connections of a listening socket. Must be created inside the event loop.
 
-    If more than `MAX_ANONYMOUS_FRACTION` of the connections are open, idle connections of anonymous
-    clients are closed, oldest first, to leave some for authenticated clients. Beyond
-    `max_connections`, clients wait in the kernel until a connection is closed.
+    If the open connections exceed the fraction `MAX_ANONYMOUS_FRACTION` of `max_connections`, idle
+    connections of anonymous clients are closed, oldest first, to leave some for authenticated
+    clients. Beyond `max_connections`, clients wait in the kernel until a connection is closed.
     """
 
     def __init__(self, sock: socket.socket, server: Server, max_connections: int) -> None:
@@ -232,9 +233,10 @@ class Listener:
         return [each for each in connections if isinstance(each, Connection)]
 
     def _n_free(self) -> int:
-        """Return how many more connections may be open, and close idle ones if these are few.
+        """Return how many more connections may be open.
 
-        Connections that this call closes are still counted as open.
+        If fewer may be open than are reserved for authenticated clients, idle connections of
+        anonymous clients are closed. Connections that this call closes are still counted as open.
         """
         n_free = self._max_connections - len(self._server.connections)
         n_reserved = int((1 - MAX_ANONYMOUS_FRACTION) * self._max_connections)
@@ -249,7 +251,11 @@ class Listener:
         return n_free
 
     async def stop(self) -> None:
-        """Stop listening, once the requests on connections in the kernel's backlog have begun."""
+        """Accept the connections in the kernel's backlog, stop listening, and wait for requests.
+
+        Returns when a request has begun on each connection that was just accepted, or after
+        `_FIRST_REQUEST_TIMEOUT_S`.
+        """
         if self._sock.fileno() < 0:
             return
         await self._acceptor.finish()

@@ -18,7 +18,7 @@ _SPAN_BYTES: Final = 160
 
 @frozen(kw_only=True)
 class Cost:
-    """Bytes that a request reserves for its work before they are allocated, by unit.
+    """The number of bytes that a request reserves for each unit of its work, before it uses them.
 
     The body itself is accounted for while it is received and parsed.
 
@@ -26,7 +26,8 @@ class Cost:
         flat: for every request.
         body_byte: for each byte of the body, after decompression.
         chunk: for each chunk in the request or in a cached index.
-        cluster_index: for an index of a cluster, whose number of chunks is not known before.
+        cluster_index: for an index of a cluster or of the server that the request names: its number
+            of chunks is not known before.
         result_char: for each character of the results of an index, or of a cited text: as a Python
             string, as JSON, and compressed.
         span: for each span of a result: as two Python objects, and as JSON.
@@ -78,7 +79,7 @@ class Cost:
         return n_bytes * count
 
     def of_task(self, task: IndexTask) -> int:
-        """Return the bytes of a search, an explanation or a compression before it begins."""
+        """Return the bytes to reserve before a search, an explanation or a compression begins."""
         is_remote = task.index is not None and task.digest is None
         return self.of(chunk=len(task.chunks), cluster_index=int(is_remote))
 

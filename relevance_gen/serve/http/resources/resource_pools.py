@@ -38,11 +38,11 @@ class ResourcePool:
     Attributes:
         executor: the threads and their queue.
         memory: bytes that all requests of the class may hold at once.
-        max_body_bytes: size of one body after decompression.
-        max_values: JSON values in one body.
-        max_loop_values: JSON values in a body that is parsed on the event loop.
-        memory_timeout_s: how long a thread of the pool waits for memory. Zero in pools that have
-            only one thread.
+        max_body_bytes: maximum size of one body after decompression.
+        max_values: maximum number of JSON values in one body.
+        max_loop_values: maximum number of JSON values in a body that is parsed on the event loop.
+        memory_timeout_s: how long a thread of the pool waits for memory. Zero in the two generation
+            pools, which have only one thread each.
     """
 
     executor: BoundedExecutor
@@ -151,7 +151,8 @@ class MemoryReservation:
             timeout_s: how long this thread waits for other requests to release memory.
 
         Raises:
-            TooLargeError: this request alone needs more than the pool has.
+            TooLargeError: this request alone needs more than the pool has, or more than one client
+                may hold.
             BusyError: the memory did not become available in time.
         """
         required_bytes = self.held_bytes + n_bytes

@@ -78,7 +78,10 @@ class IndexCache(Generic[Index]):
         return self._indexes.get(key)
 
     def was_seen(self, key: CacheKey) -> bool:
-        """Return whether this was called with `key` before, and store the key."""
+        """Return whether `key` is among the most recent keys of earlier calls, and store it.
+
+        The stored keys take at most `_SEEN_BYTES`; older keys are discarded.
+        """
         with self._lock:
             was_seen = key in self._seen
             self._seen.put(key, True)

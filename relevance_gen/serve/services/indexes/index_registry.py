@@ -223,7 +223,10 @@ class IndexRegistry:
         return [name for name in self._served if self._may_search(client, name)]
 
     async def describe(self, client: str) -> list[dict[str, object]]:
-        """Describe the indexes that a client may use, after a short check of each for changes."""
+        """Describe the server's indexes that a client may use, after a check of each for changes.
+
+        The checks are awaited for at most `MAX_DEFER_S`. Indexes of a cluster are not described.
+        """
         indexes = [self._served[name] for name in self.names(client)]
         refreshes = [asyncio.wrap_future(index.refresh()) for index in indexes]
         if refreshes:

@@ -74,8 +74,8 @@ class ServedIndex:
         settings: the settings of the server.
 
     Attributes:
-        current: the version that can be searched, or why none can; None before the first refresh
-            has ended.
+        current: the version that can be searched, or why none can; None until the first refresh has
+            opened a version that is cached on this machine, or has ended.
     """
 
     def __init__(self, name: str, location: str, settings: Settings) -> None:
