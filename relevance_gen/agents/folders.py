@@ -55,9 +55,10 @@ class ToolSearchResult:
 
 @frozen
 class _FolderPath:
-    """A folder by its name, and a path in it; the path of the folder itself is "".
+    """The name of a folder, and a path in this folder; the path is "" for the folder itself.
 
-    The name is "" for a single folder, or for all folders together.
+    If there is only one folder, its name is "". If there are several, the name "" stands for all of
+    them.
     """
 
     folder: str

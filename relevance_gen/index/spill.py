@@ -249,12 +249,12 @@ class _Window:
         starts: Sequence[int],
         counts: Sequence[int],
     ) -> _Window:
-        """Return the window of the next entries of each segment.
+        """Return the window with a range of the lexicon entries of each segment.
 
         Args:
             segments: all segments.
-            starts: index of the first entry of each segment.
-            counts: number of entries of each segment.
+            starts: for each segment, the index of its first lexicon entry in the window.
+            counts: for each segment, the number of its lexicon entries in the window.
         """
         ranges = [
             _EntryRange(segment_index, slice(start, start + count))
@@ -267,7 +267,10 @@ class _Window:
 
     @property
     def first_entries(self) -> Offsets:
-        """Index of the first entry of each term among the n entries, in the order of the terms."""
+        """For each term, by id, the index of its entry in the first segment that has the term.
+
+        The index counts the lexicon entries of the window in the order of `ranges`.
+        """
         return self.order[self.is_first]
 
     def ids(self) -> Array:

@@ -226,13 +226,19 @@ def inflections_among(postings: Postings, match: Match) -> Inflections:
 def find_inflections(
     postings: Postings, term_id: int, word: str, *, by_prefix: bool
 ) -> Inflections:
-    """Return the terms that a normalized word matches, without limit.
+    """Return the terms of a segment that a normalized word matches, with weights.
+
+    A word that cannot be inflected matches itself, or if it is a part of an n-gram, all n-grams
+    that contain it. Other words match the terms with the same stem, and possibly terms with a
+    common prefix. Unlike `live_inflections`, the result has also terms that occur only in removed
+    chunks, and any number of terms.
 
     Args:
         postings: the postings of a segment.
         term_id: id of the word.
         word: its normalized spelling.
-        by_prefix: whether words in Latin letters match by prefix; other words always do.
+        by_prefix: whether an ASCII word also matches by prefix; words with other characters always
+            do.
     """
     lexicon = postings.lexicon
     if not can_inflect(word):

@@ -90,6 +90,6 @@ class NeighborLending(RerankStage):
     def explain(
         self, table: CandidateTable, row: int, before: float, after: float
     ) -> dict[str, Any]:
-        """Return the increase of a chunk's score, as ``neighbors``."""
+        """Return the increase of a chunk's score by its neighbors, under the key ``neighbors``."""
         del table, row
         return {"neighbors": after - before}

@@ -144,8 +144,9 @@ class PromptRequest:
         copy: whether answers must be sentences of the sources, verbatim; null uses the setting in
             the model file.
         min_confidence: minimum confidence of the search for an answer, in [0, 1].
-        fill: whether up to `top_n` sources that share nothing with the question follow the others;
-            null adds them for a chat model if all sources then fit completely into its context.
+        fill: whether chunks that share nothing with the question are added after the others, until
+            there are `top_n` sources. Null adds them only if there are others, for a chat model
+            whose answer is not copied, and if all sources then fit completely into its context.
         chunk_txts, syntax, correct_spelling, rerank_top_n, cache_index: as in `SearchRequest`.
         neighbors: as in `SearchParams`.
     """
