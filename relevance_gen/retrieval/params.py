@@ -128,12 +128,14 @@ class SearchParams:
     def parse(
         self, *, inflects: bool, is_english: bool = True
     ) -> tuple[Query, tuple[QueryOperator, ...]]:
-        """Return the query without its excluded words, and its operators.
+        """Return the parsed query, without the words excluded with ``-``, and its operators.
 
-        The arguments are as for the function `relevance_gen.retrieval.query.parsing.parse`.
+        With `syntax` ``"plain"`` no word is excluded, and the second value is (). The arguments are
+        as for the function `relevance_gen.retrieval.query.parsing.parse`.
 
         Raises:
-            InvalidRequestError: there are too many operators.
+            InvalidRequestError: the operators have more than `MAX_WORDS` words, or the query has
+                more than `MAX_WORDS` prefixes.
         """
         text = self.query
         operators: tuple[QueryOperator, ...] = ()
@@ -150,9 +152,10 @@ class SearchParams:
 
 
 def search_params(query: object, **options: Any) -> SearchParams | list[SearchParams]:
-    """Return the parameters of one search or of several.
+    """Return the parameters of one search, or a list with those of several searches.
 
-    The query of several searches is a list, a tuple, an array or an iterator.
+    If `query` is a list, a tuple, an array or an iterator, each of its elements is the query of one
+    search, and the result is a list. All searches have the same `options`.
 
     Raises:
         InvalidRequestError: an option is invalid; the error names the index of an invalid query, as
@@ -249,11 +252,12 @@ class SearchModels:
     ) -> tuple[RerankStage, ...]:
         """Return the rerank stages of one search.
 
-        Their order is: neighbors, encoder, the stages `between`, reranker.
+        Their order is: neighbors, encoder, the stages `between`, reranker. Stages that the options
+        or the models of the search do not require are left out.
 
         Raises:
-            InvalidRequestError: an option requests that a model scores every chunk, and the model
-                is None.
+            InvalidRequestError: ``num_candidates`` is None without an encoder, or ``rerank_top_n``
+                is None without a reranker: None requires that the model scores every chunk.
         """
         if params.num_candidates is None and self.encoder is None:
             raise _missing_model("num_candidates", "encoder")
@@ -284,7 +288,10 @@ NO_MODELS: Final = SearchModels()
 
 
 def take_models(options: dict[str, Any]) -> SearchModels:
-    """Remove the models from the options of a search, and return them."""
+    """Remove ``encoder`` and ``reranker`` from `options`, which is changed, and return them.
+
+    A missing key counts as None: no model.
+    """
     encoder, reranker = options.pop("encoder", None), options.pop("reranker", None)
     if encoder is None and reranker is None:
         return NO_MODELS

@@ -54,7 +54,7 @@ class Segments(Protocol):
 
     @property
     def statistics(self) -> Statistics:
-        """Facts of all chunks, which scores depend on."""
+        """Facts of all chunks that scores depend on, such as their number; see `Statistics`."""
 
     @property
     def weighting(self) -> Weighting:
@@ -69,7 +69,10 @@ class Segments(Protocol):
         """Term statistics of a fixed sample of the chunks, computed on first use."""
 
     def match_terms(self, request: MatchRequest) -> MatchResponse:
-        """Return the terms that words of the query match, in all segments together."""
+        """Return the terms that words of the query match, in all segments together.
+
+        The response also has the near terms and the spellings that the request lists.
+        """
 
     def top_candidates(self, request: CandidateRequest) -> Candidates:
         """Return the chunks with the highest lexical scores, and features of the best of them."""
@@ -90,7 +93,11 @@ class Segments(Protocol):
 
 @frozen
 class MatchRequest:
-    """Terms to look up in the dictionaries of the segments."""
+    """What to look up in the dictionaries of the segments.
+
+    The request lists words of the query, misspelled words for which similar terms are returned, and
+    ids of terms whose spellings are returned.
+    """
 
     terms: tuple[QueryTerm, ...] = ()
     """Words of the query; inflected words match several terms."""
@@ -104,7 +111,11 @@ class MatchRequest:
 
 @frozen(eq=False)
 class MatchResponse:
-    """The terms of segments that match the words of a `MatchRequest`."""
+    """The response to a `MatchRequest`, from one segment or several.
+
+    It has the terms that each word of the query matches, the terms at edit distance 1 of each
+    misspelled word, and the spellings of the requested term ids.
+    """
 
     matches: tuple[TermMatch, ...] = ()
     """For each of `MatchRequest.terms`: the terms that it matches, and the number of chunks with
@@ -143,8 +154,9 @@ class CandidateRequest:
     """A request for the chunks with the highest lexical scores.
 
     The `features` are extracted from the best `n_features` chunks overall and the best `n_features`
-    that pass the filter (see `best_rows`), so that most queries need no further request. If there
-    are more of these chunks than a spec's `FeatureSpec.max_chunks`, its features are None.
+    that pass the filter (see `best_rows`), so that most queries need no further request. If the
+    number of chunks that this selects exceeds the `FeatureSpec.max_chunks` of a spec, the response
+    has None instead of the features of that spec.
     """
 
     terms: WeightedTerms
@@ -276,14 +288,17 @@ class Inventory:
 def merge_extracted(
     parts: Sequence[tuple[Offsets, tuple[Any, ...]]],
 ) -> tuple[Offsets, tuple[Any, ...]]:
-    """Merge the features that several segments extracted for one request.
+    """Merge the features that several segments extracted for one `FeatureRequest`.
+
+    A row is an index of the `positions` of the request.
 
     Args:
-        parts: for each segment that has any of the chunks: the rows of the request whose chunks it
-            has, and the features of these chunks.
+        parts: for each segment that has any of the chunks: the rows of the chunks that it has, and
+            a tuple with the features of these chunks for each spec of the request.
 
     Returns:
-        The rows of the request that any segment has, ascending, and the features in that order.
+        The rows of the chunks that any segment has, ascending, and a tuple with the features of
+        these chunks for each spec, in the order of the rows. Both are empty without `parts`.
     """
     if not parts:
         return np.zeros(0, np.int64), ()
@@ -296,7 +311,11 @@ def merge_extracted(
 
 
 def compute_sample(segments: Segments) -> Sample:
-    """Return term statistics of the chunks with the smallest hashes."""
+    """Return the number of sample chunks that have each word prefix.
+
+    The sample consists of the `SAMPLE_SIZE` chunks with the smallest hashes of their words; see
+    `Sample`.
+    """
     inventory = segments.inventory(InventoryRequest(sample_size=SAMPLE_SIZE))
     request = FeatureRequest(np.sort(inventory.sample_positions), (TermPrefixes(),))
     return Sample.of(segments.extract_features(request)[0])

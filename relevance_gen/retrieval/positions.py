@@ -26,7 +26,15 @@ _BATCH_CHUNKS: Final = 1 << 10
 
 
 def check_position(name: str, value: object, n_positions: int, segments: Segments) -> int:
-    """Return a position, if it is in [0, `n_positions`), and its chunk was not removed.
+    """Return `value` as an integer, if it is the position of a chunk.
+
+    A valid position is in [0, `n_positions`), and its chunk was not removed.
+
+    Args:
+        name: the field that an error names.
+        value: the position to check.
+        n_positions: number of positions that the index has assigned, also to removed chunks.
+        segments: the chunks of the index.
 
     Raises:
         InvalidRequestError: the position is invalid; the error names the field `name`.
@@ -110,7 +118,10 @@ def _check_all(
 
 
 class ChunkList(Sequence[Chunk]):
-    """The chunks of an index at one time, by position; read-only. A chunk is created on access.
+    """The chunks of an index at one time, in the order of positions; read-only.
+
+    Element i is the i-th chunk that was not removed, whose position in the index can be greater
+    than i. A chunk is created on access.
 
     Attributes:
         positions: position of each chunk in the index, ascending, int64 of shape (n,).
@@ -145,7 +156,12 @@ def chunks_by_index(
 ) -> Chunk | list[Chunk]:
     """Return the chunk at a position, or the chunks in a slice of positions.
 
-    The position and the errors are as for `MutableIndex.__getitem__`.
+    A negative position counts from `n_positions`. A slice leaves out removed chunks. The argument
+    is that of `MutableIndex.__getitem__`.
+
+    Raises:
+        InvalidRequestError: a single position is not an integer, has not been assigned, or its
+            chunk was removed.
     """
     if isinstance(position, slice):
         positions = np.arange(n_positions)[position]

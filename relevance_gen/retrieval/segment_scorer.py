@@ -97,7 +97,7 @@ class SegmentScorer:
 
     @LazyAttribute
     def denominators(self) -> Floats:
-        """Length normalization of each chunk, shape (N,)."""
+        """For each of the N chunks the divisor as in `SegmentReader.denominators`, shape (N,)."""
         return self._weighting.denominators(self.segment, self.statistics)
 
     @LazyAttribute
@@ -112,7 +112,11 @@ class SegmentScorer:
     # ── Terms ─────────────────────────────────────────────────────────────────────────────────────
 
     def match_terms(self, request: MatchRequest) -> MatchResponse:
-        """Return the terms of this segment that the words of a request match."""
+        """Return the terms of this segment that the words of a request match.
+
+        The response also has the near terms and the spellings that the request lists, as far as
+        this segment has them.
+        """
         near_terms = tuple(map(self._near_terms, request.misspelled))
         spellings = self._spellings(request.term_ids) if request.term_ids else {}
         return MatchResponse(self._match(request.terms), near_terms, spellings)
@@ -154,7 +158,11 @@ class SegmentScorer:
         return matches
 
     def _near_terms(self, word: str) -> Counter[str]:
-        """Return the terms at edit distance 1 of a word, with their numbers of chunks."""
+        """Return for each similar term the number of chunks of this segment that have it.
+
+        The terms are those that `Lexicon.fuzzy_matches` returns for the word; terms that occur only
+        in removed chunks are left out.
+        """
         postings = self.segment.postings
         term_ords = postings.lexicon.fuzzy_matches(word)
         counts = Counter[str]()
@@ -221,9 +229,15 @@ class SegmentScorer:
     def _sum_by_chunk(
         self, chunk: ChunkOrds, tf: npt.NDArray[Any]
     ) -> tuple[ChunkOrds, npt.NDArray[Any]]:
-        """Return the distinct chunks, ascending, and the sum of the counts of each chunk.
+        """Sum the counts of several terms in each chunk.
 
-        Counts are added in the order of the terms.
+        Args:
+            chunk: the chunk ordinals in the postings of the terms, term after term.
+            tf: the count of the term in each of these chunks, in the same order.
+
+        Returns:
+            The distinct chunk ordinals, ascending, and the sum of the counts of each, which are
+            added in the order of the terms.
         """
         n_chunks = self.segment.positions.size
         if chunk.size > n_chunks // _DENSE_DIVISOR:
@@ -317,7 +331,7 @@ class SegmentScorer:
         return sums
 
     def _postings_of(self, terms: WeightedTerms, indices: Sequence[int]) -> Iterator[TermPostings]:
-        """Yield the postings of the words of a query at the given indices."""
+        """Yield the postings of the words at the given indices of ``terms.query.terms``."""
         words, matches = [], []
         for i in indices:
             words.append(terms.query.terms[i])
@@ -327,9 +341,15 @@ class SegmentScorer:
     def _add(
         self, sums: Floats | None, chunks: Sequence[ChunkOrds], values: Sequence[Floats]
     ) -> Floats:
-        """Add the values of each term to the sums of chunks, and return the sums.
+        """Add the values of terms to the sums of chunks, in the order of the terms.
 
-        Terms are added in their order.
+        Args:
+            sums: sum of each of the N chunks, shape (N,), which is changed; None for all 0.
+            chunks: for each term the ordinals of the chunks that have it.
+            values: for each term the value to add for each of these chunks.
+
+        Returns:
+            The sums, shape (N,).
         """
         chunk = np.concatenate(chunks, dtype=np.intp)
         value = np.concatenate(values)
@@ -371,7 +391,11 @@ class SegmentScorer:
     # ── Features and inventory ────────────────────────────────────────────────────────────────────
 
     def extract_features(self, request: FeatureRequest) -> tuple[Offsets, tuple[Any, ...]]:
-        """Return the rows of the request whose chunks are in this segment, and their features."""
+        """Return the features of the requested chunks that are in this segment.
+
+        The first value has the indices of these chunks in `request.positions`, ascending. The
+        second is a tuple with the features of these chunks for each spec; () if there are none.
+        """
         chunk_ords = self.segment.find(request.positions)
         rows: Offsets = (chunk_ords >= 0).nonzero()[0]
         if not rows.size:
@@ -391,7 +415,7 @@ class SegmentScorer:
     def _extract_together(
         self, chunk_ords: Offsets, specs: Sequence[FeatureSpec]
     ) -> tuple[Any, ...]:
-        """Return the features of chunks whose tokens fit in memory together."""
+        """Return the features of chunks for each spec; their tokens must fit in memory together."""
         batch = ChunkBatch(self, chunk_ords)
         features = []
         for spec in specs:

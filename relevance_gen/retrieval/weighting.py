@@ -101,7 +101,10 @@ class Weighting:
     stages: Callable[[WeightedTerms], tuple[Stage, ...]]
 
     def statistics(self, segment: Segment) -> Statistics:
-        """Return the statistics of a segment that the scores of other segments depend on."""
+        """Return the statistics of a segment that are added to those of all other segments.
+
+        If `needs_all_terms`, they contain the number of chunks of the segment with each term.
+        """
         if not self.needs_all_terms:
             return segment.statistics
         postings = segment.postings
@@ -115,6 +118,12 @@ class Weighting:
         Words of the query that occur in no chunk, except stop words, lower all scores by a factor:
         the score of the other words matched against themselves, divided by the score of the whole
         query matched against itself.
+
+        Args:
+            query: the query.
+            term_matches: for each of `query.terms` the terms that it matches in all segments, and
+                the number of chunks with any of them.
+            statistics: the statistics of all segments together.
         """
         matches, df, qtf = [], [], []
         for term, term_match in zip(query.terms, term_matches, strict=True):
@@ -183,6 +192,11 @@ def _ids_of_tokens(query: Query, is_selected: Sequence[float]) -> Ids:
     """Return the term ids of the query tokens whose words are selected, ascending.
 
     Tokens whose words are beyond the first `MAX_TERMS` words of the query are included.
+
+    Args:
+        query: the query.
+        is_selected: for each of `query.terms`, whether it is selected: true, or any number except
+            0.
     """
     if all(is_selected):
         return np.sort(query.ids)

@@ -114,7 +114,11 @@ class _ChildProcess:
 
 
 def _error_of_exit(status: int) -> Exception:
-    """Return the error for a child that exited before it answered, by its exit status."""
+    """Return the error for a child that exited before it answered, by its exit status.
+
+    It is a `TimeoutError` if the CPU time was exceeded, a `GenerationError` if the child was killed
+    by a signal from another process, and otherwise an `EOFError`.
+    """
     # Windows lacks these signals and the limit of CPU time.
     if status == -getattr(signal, "SIGXCPU", math.inf):
         return TimeoutError()

@@ -10,10 +10,20 @@ from relevance_gen.text.tokenization import Occurrences
 
 
 def find_characters(text: str, tokens: Occurrences, selected: Offsets) -> tuple[Offsets, Offsets]:
-    """Return start and end of selected tokens in a text, in code points.
+    """Return the start and the end of selected tokens in a text, in code points.
 
     A token's range includes the following characters that normalize to nothing, such as combining
-    marks.
+    marks. For a part of an identifier that starts or ends inside of the normalization of one
+    character, the range of the whole identifier is returned.
+
+    Args:
+        text: the text.
+        tokens: all tokens of this text alone.
+        selected: indices of the tokens to find, shape (n,).
+
+    Returns:
+        The index of the first character of each selected token, and the index after its last
+        character, shape (n,) each.
     """
     # The normalized bytes of the text follow a line end.
     low, high = tokens.start - 1, tokens.start + tokens.length - 1

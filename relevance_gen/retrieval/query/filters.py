@@ -71,9 +71,10 @@ class Filter:
         return cls(_mask(where, n_positions), operators)
 
     def allowed(self, segment: Segment, *, by_prefix: bool) -> Flags:
-        """Return which chunks of a segment pass, shape (N,).
+        """Return which of the N chunks of a segment pass the rule and the operators, shape (N,).
 
-        `by_prefix`: whether words in Latin letters match by prefix, as in `find_inflections`.
+        `by_prefix`: whether words of operators in Latin letters also match terms with a common
+        prefix, as in `find_inflections`.
         """
         flags = self.flags(segment.positions, segment.chunks)
         if not self.operators:
@@ -81,7 +82,12 @@ class Filter:
         return satisfying(self.operators, segment, flags, by_prefix=by_prefix)
 
     def flags(self, positions: npt.NDArray[np.int64], chunks: Chunks) -> Flags:
-        """Return which chunks at the given positions pass, regardless of operators, shape (N,)."""
+        """Return which of N chunks pass, regardless of operators, shape (N,).
+
+        Args:
+            positions: position of each of the chunks in the index, shape (N,).
+            chunks: these N chunks, in the same order.
+        """
         if self.rule is None:
             return np.ones(positions.size, bool)
         if callable(self.rule):
@@ -136,7 +142,7 @@ def mask_of(where: Mapping[str, Any], chunks: Chunks) -> Flags:
 
 
 def _has_values(metadata: Metadata, allowed: Mapping[str, _AllowedValues]) -> bool:
-    """Return whether metadata has an allowed value under each key."""
+    """Return whether `metadata` has, under each key of `allowed`, a value that it allows."""
     for key, values in allowed.items():
         if key not in metadata or not values.has(metadata[key]):
             return False
@@ -181,7 +187,7 @@ class _AllowedValues:
         return cls(values, frozenset(keys), keyless, bounds)
 
     def has(self, value: Any) -> bool:
-        """Return whether a value, or an item of a list, is allowed.
+        """Return whether a metadata value is allowed; of a list or tuple, whether any item is.
 
         The values true and 1 differ.
         """
@@ -244,10 +250,16 @@ class _Bounds:
 
 
 def comparison_key(value: Any) -> str | None:
-    """Return a string that is the same for equal values of JSON types, and None for others.
+    """Return a string that is the same for equal values of JSON types; None for other values.
+
+    The values true and 1 have different keys, but inside of a list or an object they are equal, and
+    1 and 1.0 are always equal. NaN has the key None.
 
     A filter stores these strings in a hash set. A set of the values themselves would be slow if an
     attacker chose numbers with equal hashes; hashes of strings are randomized.
+
+    Raises:
+        InvalidRequestError: the value nests too deeply.
     """
     if isinstance(value, bool):
         return str(value)

@@ -70,9 +70,10 @@ class QueryOperator:
     word: str  # normalized spelling of the first token
 
     def has_words(self, segment: Segment, among: Flags, *, by_prefix: bool) -> Flags:
-        """Return which of the chunks `among` have all words of the operator, shape (N,).
+        """Return which chunks are in `among` and have all words of the operator.
 
-        The words may be in any order. `by_prefix` is as for `satisfying`.
+        The words may be in any order. `among` and the result have a flag for each of the N chunks
+        of the segment, shape (N,). `by_prefix` is as for `satisfying`.
         """
         raise_if_cancelled()
         postings, flags = segment.postings, among
@@ -94,10 +95,11 @@ class QueryOperator:
 def satisfying(
     operators: Sequence[QueryOperator], segment: Segment, among: Flags, *, by_prefix: bool
 ) -> Flags:
-    """Return which of the chunks `among` satisfy all operators, shape (N,).
+    """Return which chunks are in `among` and satisfy all operators.
 
-    Texts are tokenized once for all phrases. `by_prefix`: whether words in Latin letters match by
-    prefix, as in `find_inflections`.
+    `among` and the result have a flag for each of the N chunks of the segment, shape (N,). Texts
+    are tokenized once for all phrases. `by_prefix`: whether words of operators in Latin letters
+    also match terms with a common prefix, as in `find_inflections`.
     """
     phrases = []
     has_any_phrase = np.zeros(segment.size, bool)
@@ -176,10 +178,13 @@ def parse_operators(
 
 
 def find_prefixes(text: str) -> tuple[str, ...]:
-    """Return the distinct words before an asterisk in a text, normalized.
+    """Return the distinct words of a text that end with an asterisk, normalized, without it.
+
+    Words that cannot be a prefix, such as those of less than three letters, are left out; see
+    `_is_prefix`.
 
     Raises:
-        InvalidRequestError: there are more than `MAX_WORDS`.
+        InvalidRequestError: the text has more than `MAX_WORDS` prefixes.
 
     >>> find_prefixes("old Bridg* and (rail*) but not C* or 2*3")
     ('bridg', 'rail')
@@ -197,7 +202,11 @@ def find_prefixes(text: str) -> tuple[str, ...]:
 
 
 def _is_prefix(tokens: Occurrences) -> bool:
-    """Return whether the tokens are one word that can be a prefix."""
+    """Return whether the tokens are one word that can be a prefix.
+
+    Such a word has at least three bytes if it begins with an ASCII character, otherwise at least
+    six, and less than `MAX_SPELLING_BYTES`. Its script has spaces between words.
+    """
     if tokens.ids.size != 1:
         return False
     word, n_bytes = tokens.decode_term(0), int(tokens.length[0])

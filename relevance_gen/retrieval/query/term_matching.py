@@ -156,8 +156,9 @@ def match_indices(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.
     """Return for each of the V terms of a dictionary the number of the match that contains it.
 
     Matches, at most 255, are numbered from 1; 0 is for a term that is in none of them. If several
-    matches contain a term, the number is that of the match that gives it the greatest weight. The
-    shape is (V + 1,): the last element, for gaps between chunks, is 0.
+    matches contain a term, the number is that of the match that gives it the greatest weight, the
+    first of equals. The shape is (V + 1,). The last element, which is 0, is for the value V in
+    `TokenSequences.terms`, which stands for a gap between chunks.
     """
     # In reversed order, so that of equal weights the first match is assigned last.
     matches = matches[::-1]
@@ -204,7 +205,11 @@ def find_prefixed(postings: Postings, term_id: int, prefix: str) -> Inflections:
 
 
 def _live(postings: Postings, inflections: Inflections) -> Inflections:
-    """Remove terms that occur only in removed chunks; return the first `MAX_FORMS` + 1 others."""
+    """Remove terms that occur only in removed chunks; return the first `MAX_FORMS` + 1 others.
+
+    More than `MAX_FORMS` terms mean that the word matches only itself; one more is sufficient to
+    detect that.
+    """
     if postings.live is not None and inflections.term_ords.size:
         inflections = inflections.take(postings.df(inflections.term_ords) > 0)
     # One inflection too many is sufficient to detect a crowded word; more would only use memory.

@@ -47,17 +47,18 @@ class SegmentReader(Protocol):
 
     @property
     def denominators(self) -> Floats:
-        """The divisor of the scalar product of each chunk with the query, shape (N,).
+        """For each of the N chunks the divisor of its scalar product with the query, shape (N,).
 
-        The number normalizes the score by the length of the chunk.
+        Division by it normalizes the score by the length of the chunk.
         """
 
     def postings_of(
         self, terms: Sequence[QueryTerm], matches: Sequence[Match | None]
     ) -> Iterator[TermPostings]:
-        """Yield the postings in the segment of the terms that each query term matches.
+        """Yield for each of `terms` the postings of its matched terms in the segment.
 
-        `matches` has the matched terms; None means that they are looked up in the dictionary.
+        `matches` has, for each of `terms`, the terms that it matches; for an element None they are
+        looked up in the dictionary of the segment.
         """
 
 
@@ -79,7 +80,7 @@ class ChunkBatch:
 
     @property
     def denominators(self) -> Floats:
-        """Length normalization of each chunk, shape (n,)."""
+        """For each chunk the divisor as in `SegmentReader.denominators`, shape (n,)."""
         return self.reader.denominators.take(self.chunk_ords)
 
     @property
@@ -94,7 +95,7 @@ class ChunkBatch:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether the tokens were read."""
+        """Whether `tokens` was used, so that another use does not read the tokens again."""
         return self._tokens is not None
 
     @property

@@ -73,7 +73,7 @@ class SparseVector:
     def merge(cls, parts: Sequence[SparseVector], rows: Sequence[Offsets]) -> SparseVector:
         """Return the vectors of the chunks of several segments together.
 
-        `rows`: the rows in the result of each segment's chunks.
+        The arguments are as for `Features.merge`.
         """
         hashes = parts[0].hashes
         if any(part.hashes is not hashes for part in parts):
@@ -121,7 +121,8 @@ class SparseVector:
         """Count the distinct keys of a batch of entries.
 
         A key is a dimension and a chunk, combined to one integer: the chunk is in the lowest
-        `_CHUNK_BITS` bits. Keys of dimension 0 are left out.
+        `_CHUNK_BITS` bits. Keys of dimension 0, which stands for entries that are not counted, such
+        as stop words, are left out.
 
         Args:
             batch: slice of the entries.
@@ -224,5 +225,8 @@ class Sample:
 
 @functools.lru_cache(maxsize=MAX_CHUNKS)
 def sample_idf(n: int) -> Floats:
-    """Return ``ln(1 + n / max(df, 1))`` for every df, shape (n + 1,)."""
+    """Return ``ln(1 + n / max(df, 1))`` for each df from 0 to n, at index df; shape (n + 1,).
+
+    n is the number of chunks of a sample, and df the number of these that have a dimension.
+    """
     return np.log1p(n / np.maximum(np.arange(n + 1), 1))

@@ -50,13 +50,19 @@ class WeightedTerms:
 
     @property
     def rarest(self) -> list[int]:
-        """Indices of words with weight that occur in a chunk, rarest first, at most `MAX_WORDS`."""
+        """Indices in `query.terms` of the rarest words, rarest first, at most `MAX_WORDS`.
+
+        Only words that occur in a chunk and have an idf above 0 are included.
+        """
         known = [i for i, n_chunks in enumerate(self.df) if n_chunks and self.idf[i]]
         return sorted(known, key=self.idf.__getitem__, reverse=True)[:MAX_WORDS]
 
     @property
     def subject(self) -> list[int]:
-        """Indices of the words with weight, without stop words if another word is in a chunk."""
+        """Indices in `query.terms` of the words with an idf above 0.
+
+        Stop words are left out if any of the other words occurs in a chunk.
+        """
         weighted = [i for i, idf in enumerate(self.idf) if idf]
         content = [i for i in weighted if not self.query.terms[i].stop]
         for i in content:
@@ -125,7 +131,8 @@ class Stage(ABC):
 
         Args:
             total: the score of this chunk before this stage.
-            own: the values that normalize this score.
+            own: values of the query as a chunk, such as its length normalization, from which the
+                stage computes what it adds.
         """
         del own
         return total
@@ -135,10 +142,10 @@ class Stage(ABC):
         row: Mapping[str, float],
         score: float,
     ) -> dict[str, float]:
-        """Return the contribution of each of `parts` to one chunk's score.
+        """Return the contributions to one chunk's score, by the names in `parts`.
 
-        Contributions before normalization are summands; contributions after it are shares of the
-        lexical score.
+        For a stage before normalization, a contribution is a summand of the sum that is normalized.
+        For a stage after it, a contribution is the part of `score` that is due to the stage.
 
         Args:
             row: the chunk's value in each column of the table.

@@ -23,7 +23,7 @@ _NO_SCORES: Final[Floats] = np.zeros(0)
 def at_least_as_good(scores: Floats, n: int) -> Offsets:
     """Return the rows of all positive scores that reach the n-th best, ascending.
 
-    There are n rows, or more with ties.
+    There are n rows, more with ties, or fewer if fewer scores are positive.
     """
     if scores.size <= n:
         positive: Offsets = (scores > 0.0).nonzero()[0]
@@ -78,12 +78,12 @@ def _nth_best(values: Floats, n: int) -> float:
 
 
 def _block_maxima(scores: Floats, n: int) -> Floats:
-    """Return the maximum of each block of scores; an empty array if there are too few scores.
+    """Return the maximum of each block of scores; an empty array if blocks would be too small.
 
-    At least n scores are greater than or equal to the n-th best of these maxima. So the caller
-    needs to compare only the scores of the blocks whose maximum is at least that number. With b
-    blocks, a block consists of every b-th score, so that numpy computes the maxima by comparing
-    rows; the last scores, fewer than b, are in no block.
+    At least n scores are greater than or equal to the n-th best maximum. So the caller only needs
+    to compare the scores of the blocks whose maximum is at least the n-th best maximum, and the
+    scores that are in no block. With b blocks, a block consists of every b-th score, so that numpy
+    computes the maxima by comparing rows; the last scores, fewer than b, are in no block.
     """
     n_blocks = max(_BLOCKS_PER_RESULT * n, scores.size // _MAX_BLOCK_SIZE)
     block_size = scores.size // n_blocks

@@ -46,7 +46,7 @@ class TextReranker(Protocol):
     ) -> npt.NDArray[np.float32] | None:
         """Return the relevance of each text to a query, in [0, 1], shape (n,).
 
-        None leaves all scores unchanged.
+        If the result is None, the search does not change any scores.
         """
 
 
@@ -63,10 +63,10 @@ class CrossEncoderRerank(RerankStage):
     parts = ("reranker",)
 
     def candidate_rows(self, table: CandidateTable) -> Offsets:
-        """Return the rows of the best `n_candidates` results with scores below 1.
+        """Return the rows of the chunks to read, which pass the filter and have scores below 1.
 
-        If scores are equal, earlier chunks are preferred. If `n_candidates` is None, the rows of
-        all chunks with scores below 1 are returned, also of chunks that scored 0.
+        These are the best `n_candidates` of those with scores above 0; if scores are equal, earlier
+        chunks are preferred. If `n_candidates` is None, these are all, also chunks that scored 0.
         """
         rows = table.allowed_rows
         rows = rows[table.scores.take(rows) < 1.0]
@@ -77,7 +77,11 @@ class CrossEncoderRerank(RerankStage):
         return np.sort(rows.take(best_first[: self.n_candidates]))
 
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
-        """Set the scores of the candidates to the reranker's; reduce other scores below 1."""
+        """Set the scores of the candidates to the relevance that the reranker returns.
+
+        Every other score that is less than 1 is multiplied by the lowest relevance of a candidate.
+        Scores of 1 remain. If the reranker returns None, no score changes.
+        """
         rows = self.candidate_rows(table)
         table.columns["relevance"] = np.full(table.scores.size, np.nan)
         relevance = self._relevance(table, rows, segments) if rows.size else None
@@ -105,7 +109,7 @@ class CrossEncoderRerank(RerankStage):
     ) -> Floats | None:
         """Return the relevance of the chunks at the given rows, shape (n,).
 
-        The result is None if scores remain unchanged.
+        The result is None if the reranker returned None: scores then remain unchanged.
 
         Raises:
             RerankerError: the reranker returned an invalid value.

@@ -61,15 +61,17 @@ def fuse(lexical: Floats, cosines: Floats) -> Floats:
 
 @frozen(eq=False)
 class NearestPassages(FeatureSpec):
-    """A feature spec: cosine, start and end of each chunk's passage nearest to a query, (3, n).
+    """A feature spec: for each of n chunks its passage nearest to a query, shape (3, n).
 
-    All three are NaN for chunks without stored vectors.
+    The three rows are the cosine of the passage with the query, and the index of its first
+    character and the index after its last in the text of the chunk. All three are NaN for chunks
+    without stored vectors.
     """
 
     query_vector: Halves  # shape (d,)
 
     def extract(self, batch: ChunkBatch) -> NumericFeatures:
-        """Return cosine, start and end of the nearest passage of each chunk, shape (3, n)."""
+        """Return the three rows of `NearestPassages` for the chunks of a batch, shape (3, n)."""
         passages = batch.segment.passages
         if passages is None:
             return NumericFeatures(np.full((3, batch.chunk_ords.size), np.nan))
@@ -103,7 +105,11 @@ class DenseFusion(RerankStage):
     def explain(
         self, table: CandidateTable, row: int, before: float, after: float
     ) -> dict[str, Any]:
-        """Return the increase of a chunk's score, and for a candidate its nearest passage."""
+        """Return the increase of a chunk's score, under the key ``semantic``.
+
+        For a chunk that was compared with the query, ``passage`` is its nearest `Passage`;
+        otherwise this key is missing.
+        """
         del before
         parts: dict[str, Any] = {
             "semantic": after - float(table.columns["before_dense_fusion"][row])
@@ -115,9 +121,10 @@ class DenseFusion(RerankStage):
         return parts
 
     def _nearest(self, table: CandidateTable, rows: Offsets, segments: FeatureSource) -> Floats:
-        """Return cosine, start and end of the nearest passage of each chunk, shape (3, n).
+        """Return the nearest passage of each chunk at `rows`, shape (3, n).
 
-        Texts without stored vectors are encoded now.
+        The three rows of the result are those of `NearestPassages`. Texts without stored vectors
+        are encoded now.
         """
         if not rows.size:
             return np.zeros((3, 0))

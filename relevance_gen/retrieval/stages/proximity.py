@@ -237,7 +237,7 @@ class ProximityFeatures(FeatureSpec):
         return bigram_sums, np.minimum(phrase, 1.0)
 
     def _idf_of(self, masks: _Masks) -> Floats:
-        """Return for each bit mask the sum of the idf of the words whose bits are set."""
+        """Return for each bit mask the sum of the idf of its words: bit i stands for ``idf[i]``."""
         if masks.itemsize == 1:
             return self._idf_sums[0].take(masks)
         little_endian = masks.astype(f"<u{masks.itemsize}", copy=False)
@@ -357,7 +357,11 @@ def _word_order(
 
 @frozen(eq=False)
 class _BigramTables:
-    """Tables to look up the bigrams of the query. Its words are numbered from 1; 0 is any other."""
+    """Tables to look up the bigrams of the query, and the weights of their words in a run.
+
+    The words of the query are numbered from 1; 0 is any other word. Bigrams are numbered from 1,
+    too; 0 is no bigram.
+    """
 
     index: npt.NDArray[
         np.uint16
@@ -371,7 +375,8 @@ def _bigram_tables(
 ) -> _BigramTables:
     """Return tables of the query's bigrams (left word, right word).
 
-    `run_weights` has the weight of each word in a run.
+    The two words of a bigram are given as indices of `run_weights`, which has the weight of each
+    word in a run.
     """
     size = len(run_weights) + 1
     indices = np.zeros(size * size, np.uint16)

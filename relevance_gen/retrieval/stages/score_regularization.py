@@ -88,7 +88,11 @@ class ScoreRegularization(Stage):
         row: Mapping[str, float],
         score: float,
     ) -> dict[str, float]:
-        """Return the part of `score` due to similarity: its share of the sum under the root."""
+        """Return the part of `score` due to similarity, under the key ``top_similarity``.
+
+        It is `score` times the share of ``1.2 top_similarity`` in the sum that is raised to the
+        power 0.7.
+        """
         similarity = row["top_similarity"]
         total = row["unregularized"] + WEIGHT * similarity
         return {"top_similarity": score * WEIGHT * similarity / total}

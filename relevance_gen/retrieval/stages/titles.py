@@ -99,7 +99,10 @@ class TitleMatch(Stage):
         return cls(TitleFeatures(tuple(matches), tuple(idf)))
 
     def self_score(self, total: float, own: SelfMatch) -> float:
-        """Return `total` plus the full weight: a chunk titled like the query has all its words."""
+        """Return `total` plus the full weight: the query as a title contains all of its own words.
+
+        The weight is increased in proportion to the idf of the words that occur in no chunk.
+        """
         known_idf = math.fsum(self.features.idf) or 1.0
         return total + WEIGHT * (1.0 + own.unknown_idf / known_idf)
 

@@ -78,7 +78,10 @@ class _RerankDocument:
 
     @property
     def chunk(self) -> str | Chunk:
-        """The chunk to search."""
+        """The chunk to search: a `Chunk` with the title and the text from `start` on.
+
+        Without a title, or if the text is blank, it is the text as a string.
+        """
         if self.title and self.text.strip():
             return Chunk(self.text[self.start :], title=self.title)
         return self.text
@@ -172,7 +175,7 @@ def _document(document: object, path: str, rank_fields: Sequence[str]) -> _Reran
 def _relevant_spans(
     result: SearchResult, requested: RelevantSpans, offset: int
 ) -> list[dict[str, object]]:
-    """Return the best passage and the words outside it as spans, highest score first.
+    """Return the best passage of a result, and the matching words outside it, best score first.
 
     Spans with scores below the requested threshold are left out, and at most `max_spans` spans are
     returned. The list is empty if the result has no passage.
@@ -181,6 +184,9 @@ def _relevant_spans(
         result: the result, whose spans are positions in the chunk.
         requested: the options of relevant spans.
         offset: position of the chunk in the document, which is added to all positions.
+
+    Returns:
+        Objects with the keys ``start`` and ``end``, positions in the document, and ``score``.
     """
     passage = result.passage
     if passage is None:

@@ -318,7 +318,12 @@ class OllamaLines:
 
 
 def _statistics(response: GenerationResponse) -> dict[str, object]:
-    """Return the reason of the end, the counts of tokens, and durations in nanoseconds."""
+    """Return the last fields of a response: the reason of the end, token counts and durations.
+
+    ``done_reason`` is "length" or "stop". ``prompt_eval_count`` and ``eval_count`` are the numbers
+    of prompt tokens and of generated tokens. ``total_duration`` and ``eval_duration`` are both the
+    duration of the whole request, in nanoseconds.
+    """
     (completion,) = response.responses
     duration_ns = round((response.finished - response.created) * 1e9)
     return {
@@ -331,7 +336,10 @@ def _statistics(response: GenerationResponse) -> dict[str, object]:
 
 
 def _calls(completion: Completion) -> list[dict[str, object]]:
-    """Return the tool calls of a turn whose arguments are complete objects."""
+    """Return the tool calls of a turn, without the calls whose arguments are no JSON object.
+
+    Arguments that are truncated, for example, are no JSON object.
+    """
     calls: list[dict[str, object]] = []
     for call in completion.tool_calls:
         try:
@@ -387,7 +395,10 @@ def read_generate(
 
 
 def _ended_by(request: OllamaRequest, has_prompt: bool) -> str | None:
-    """Return "load" or "unload" for a request that generates nothing; None for a generation."""
+    """Return "load" or "unload" for a request without a prompt; None for a request with a prompt.
+
+    It is "unload" if ``keep_alive`` is zero.
+    """
     if has_prompt:
         return None
     return "unload" if request.keep_alive in (0, "0", "0s", "0m") else "load"
@@ -517,7 +528,10 @@ def _now() -> str:
 
 
 def _check_supported(body: object) -> None:
-    """Raise `InvalidRequestError` for a field that would change the response."""
+    """Raise `InvalidRequestError` if the body has one of the unsupported `_REFUSED_FIELDS`.
+
+    These would change the response. A field that is false or empty is allowed.
+    """
     for name in _REFUSED_FIELDS:
         if isinstance(body, dict) and body.get(name):
             raise _unsupported(name)
@@ -533,9 +547,10 @@ def _typed_tool(tool: Any) -> Any:
 
 
 def _messages(values: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return messages as chat templates read them.
+    """Return the messages of a request in the format for chat templates.
 
-    Clients of Ollama send no ids: the n-th result belongs to the n-th call.
+    Clients of Ollama send no ids of tool calls. Therefore the n-th tool result of the request is
+    assigned to its n-th tool call.
     """
     messages = [_message(value, f"messages[{index}]") for index, value in enumerate(values)]
     n_calls = n_results = 0
@@ -553,7 +568,7 @@ def _messages(values: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def _message(message: object, path: str) -> dict[str, Any]:
-    """Return a message as chat templates read it."""
+    """Return a message, which was sent in the field `path`, in the format for chat templates."""
     if not isinstance(message, dict):
         raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
     role = message.get("role")

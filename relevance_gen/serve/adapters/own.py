@@ -69,7 +69,15 @@ def _read(
 
 
 def _task(cls: type[Any], values: JsonObject, **options: Any) -> Any:
-    """Return a task whose fields come from `values`; options of a search become `SearchParams`."""
+    """Return a task, an instance of `cls`, with the fields of a body.
+
+    The first argument of `cls` is the `SearchParams` of the search options.
+
+    Args:
+        cls: the class of the task.
+        values: values of the fields of `cls` and of `SearchParams` by name; others are ignored.
+        options: further such values, which replace equally named `values`.
+    """
     values = values | options
     params_fields = attrs.fields_dict(SearchParams)
     params = SearchParams(**{name: values[name] for name in params_fields if name in values})
@@ -180,7 +188,7 @@ class GenerationEvents:
         return wire.event({"sample": sample, "text": piece}, "text")
 
     def end(self, responses: Responses) -> bytes:
-        """Return the event that ends a stream."""
+        """Return the event ``response``, which ends a stream and contains the first response."""
         return wire.event(responses[0], "response")
 
     def error(self, kind: str, message: str, field: str | None) -> bytes:

@@ -143,7 +143,8 @@ class PromptRequest:
         top_n: maximum number of sources, at least 1.
         copy: whether answers must be sentences of the sources, verbatim; null uses the setting in
             the model file.
-        min_confidence: minimum confidence of the search for an answer, in [0, 1].
+        min_confidence: the response has ``found`` true only if the confidence of the search is at
+            least this number, in [0, 1].
         fill: whether chunks that share nothing with the question are added after the others, until
             there are `top_n` sources. Null adds them only if there are others, for a chat model
             whose answer is not copied, and if all sources then fit completely into its context.

@@ -40,9 +40,10 @@ async def respond(call: Call) -> web.StreamResponse:
 
 
 async def _generate(call: Call, cost: Cost) -> web.StreamResponse:
-    """Lease the model, render the conversation if the task has one, and answer with the generation.
+    """Read the body, and answer with the generation that it requests.
 
-    `cost` is the row of the table of costs for this operation.
+    The model is loaded and stays loaded during the generation. If the task has a conversation, the
+    prompt is rendered from it first. `cost` is the row of the table of costs for this operation.
     """
     async with call.reserve(cost) as reservation:
         task, write_body = await reservation.read_body()
@@ -65,7 +66,11 @@ def _require_model(call: Call) -> None:
 async def _respond(
     call: Call, reservation: Reservation, cost: Cost, task: GenerationTask, write_body: Any
 ) -> web.StreamResponse:
-    """Run a generation, and answer with its events or with its complete responses."""
+    """Run a generation, and answer with its events or with its complete responses.
+
+    `write_body` is the writer that the adapter returned: a function from the responses to the body,
+    or for a stream an object that returns events, such as `own.GenerationEvents`.
+    """
     reservation.memory.resize(costs.queued_task_bytes(task))
     with reservation.budget():
         if not callable(write_body):

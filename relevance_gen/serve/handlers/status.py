@@ -30,7 +30,10 @@ def _json(body: object) -> web.Response:
 
 
 async def health(call: Call) -> web.StreamResponse:
-    """Answer GET /health: 200 if a runner accepts work; 503 if none does, or during a shutdown."""
+    """Answer GET /health: 200 if a runner, which generates with a model, accepts work.
+
+    The status is 503 if no runner accepts work, or if the server is shutting down.
+    """
     if call.service.draining:
         return empty(503, _NO_STORE)
     stats = await call.service.stats()
@@ -47,7 +50,11 @@ async def indexes(call: Call) -> web.StreamResponse:
 
 
 async def stats(call: Call) -> web.StreamResponse:
-    """Answer GET /stats: the backlog, and the number of runners that accept work."""
+    """Answer GET /stats: see `Stats`.
+
+    This is the number of samples that wait to be generated, and the number of runners, which
+    generate with a model, that accept work.
+    """
     return _json(await call.service.stats())
 
 
@@ -76,7 +83,12 @@ def _unknown_model() -> UnknownModelError:
 
 
 def _describe_models(service: Service) -> list[dict[str, Any]]:
-    """Describe all models, each in the best state that it has in any process."""
+    """Describe all models, as ``GET /v1/models`` lists them.
+
+    ``id`` is the model's name, ``task`` its purpose, and ``status`` has its state as ``value``. If
+    processes have the model in different states, it is the first of "loaded", "loading", "failed"
+    and "unloaded".
+    """
     return [
         {
             "id": source.name,

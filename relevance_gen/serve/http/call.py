@@ -97,12 +97,13 @@ class Reservation:
     async def read_body(self, *extra: object) -> tuple[Any, Any]:
         """Parse the body, and return the task and the response writer of the route's adapter.
 
-        A small body is parsed on the event loop, which is faster than passing it to a thread. At
-        least half of the pool's memory must be free for that, so that requests whose bodies are
-        parsed but still wait for a thread cannot use up the memory that running requests need.
+        A small body is parsed on the event loop, which is faster than passing it to a thread, if at
+        least half of the pool's memory is free. Any other body is parsed in a thread of the pool.
+        So requests whose bodies are parsed but still wait for a thread cannot use up the memory
+        that running requests need.
 
         Args:
-            extra: further arguments for the adapter's function.
+            extra: arguments for the adapter's function after the parsed body.
         """
         memory = self._body.pool.memory
         margin_bytes = max(memory.limit / 2, _SMALL_BODY_PEAK_BYTES)
@@ -127,8 +128,9 @@ class Reservation:
     async def run(self, work: Callable[[], T], n_bytes: int = 0) -> T:
         """Run `work` in a thread of the pool, and return its result.
 
-        The thread first acquires `n_bytes` of memory, and waits for them if necessary. In `work`,
-        each `request_scope.reserve` acquires further memory.
+        The thread first acquires `n_bytes` of memory; it waits for them at most as long as
+        `ResourcePool.memory_timeout_s`. In `work`, each `request_scope.reserve` acquires further
+        memory.
 
         Raises:
             RelevanceGenError: the exceptions of `work`, `BoundedExecutor.run` and
@@ -183,8 +185,8 @@ class Reservation:
         Args:
             result: the result.
             write_body: returns the body of the response: bytes, or a value for JSON.
-            n_bytes: memory that is acquired to make the response. If it exceeds
-                `LOOP_LIMIT_BYTES`, the response is made in a thread.
+            n_bytes: memory that is acquired to make the response. If it exceeds `LOOP_LIMIT_BYTES`,
+                the response is made in a thread of asyncio, otherwise on the event loop.
         """
 
         def make_response() -> web.Response:
@@ -202,9 +204,10 @@ class Reservation:
         return web.Response(body=encoded, content_type="application/json", headers=headers)
 
     async def lease_model(self, name: str | None) -> Backend:
-        """Wait until a generation model is loaded; it stays loaded until the reservation ends.
+        """Wait until a generation model is loaded, and return its backend.
 
-        `name` is the name of the model; None for the default model.
+        The model stays loaded until the reservation ends. `name` is the name of the model; None for
+        the default model.
         """
         generator = self._call.service.generator
         lease = generator.lease(name, self._call.client, self.memory.held_bytes)
@@ -223,7 +226,11 @@ class Reservation:
 
 
 async def run_off_loop(work: Callable[[], T], n_bytes: int) -> T:
-    """Run `work` on the event loop if its cost is at most `LOOP_LIMIT_BYTES`, else in a thread."""
+    """Run `work`, and return its result.
+
+    It runs in a thread of asyncio if its memory, `n_bytes`, exceeds `LOOP_LIMIT_BYTES`, otherwise
+    on the event loop.
+    """
     if n_bytes <= LOOP_LIMIT_BYTES:
         return work()
     return await asyncio.to_thread(work)

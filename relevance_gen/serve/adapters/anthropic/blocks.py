@@ -56,8 +56,12 @@ _EMPTY_TEXT = ContentPart("text", "")
 def error(kind: str, message: str, field: str | None) -> JsonObject:
     """Return the body of an error.
 
-    `field` is not written, because `message` already contains the field's name. If it is `THREAD`,
-    the body has details that make Anthropic's clients send the whole conversation instead.
+    Args:
+        kind: the kind of the error, such as "overloaded", which determines Anthropic's error type.
+        message: the message, which already contains the field's name.
+        field: the field that is invalid, if any; it is not written. If it is ``thread``, the field
+            for a conversation that the server would have to store, the body has details that make
+            Anthropic's clients send the whole conversation instead.
     """
     details: JsonObject = {"type": _ERROR_TYPES.get(kind, "api_error"), "message": message}
     if field == THREAD:
@@ -135,9 +139,9 @@ class BlockEvents:
         return _event("error", error=error(kind, message, field)["error"])
 
     def _start(self) -> bytes:
-        """Return the event that starts the message, if it was not returned before.
+        """Return the event that starts the message; b"" if it was returned before.
 
-        The token counts are reported when the message ends.
+        The token counts in this event are 0; the event that ends the message has the counts.
         """
         if self._is_started:
             return b""
@@ -192,7 +196,7 @@ class BlockEvents:
         return blocks
 
     def _ending(self, completion: Completion) -> JsonObject:
-        """Return the stop reason and the stop sequence of a turn.
+        """Return the fields ``stop_reason`` and ``stop_sequence`` of a turn.
 
         The stop reason is `_CONTEXT_FULL` if the turn was truncated although it has fewer tokens
         than the request's maximum: then the context was full. The stop sequence is None unless a
@@ -231,7 +235,12 @@ def _parse_arguments(arguments: str) -> object:
 
 
 def _usage(response: GenerationResponse) -> dict[str, int]:
-    """Return the token counts; cached prompt tokens are counted separately."""
+    """Return the token counts of a response.
+
+    ``cache_read_input_tokens`` is the number of cached prompt tokens that were reused, and
+    ``input_tokens`` that of the other prompt tokens. ``output_tokens`` is the number of generated
+    tokens, and ``cache_creation_input_tokens`` is always 0.
+    """
     return {
         "input_tokens": response.prompt_tokens - response.reused_tokens,
         "cache_creation_input_tokens": 0,

@@ -36,9 +36,9 @@ class _DocumentText:
     block: int | None = None
 
     def citation(self, span: CitedSpan) -> JsonObject:
-        """Return the citation of a span, as an object of the API.
+        """Return the citation of a span of this text, as an object of the API.
 
-        The method `n_chars` returns the total length of the texts in this object.
+        If the text is a block, the citation contains the whole block instead of the span.
         """
         document = {
             "document_index": self.document,
@@ -62,7 +62,7 @@ class _DocumentText:
         }
 
     def n_chars(self, span: CitedSpan) -> int:
-        """Return the number of characters in the citation of a span."""
+        """Return the number of characters of the title and the cited text in `citation`."""
         n_cited = span.end - span.start if self.block is None else len(self.text)
         return len(self.title or "") + n_cited
 
@@ -124,7 +124,11 @@ def _text(content: object) -> str:
 
 @frozen
 class BlockDelta:
-    """An addition to the text blocks of a turn; it may start a new block."""
+    """A piece of text or a citation to add to the text blocks of a turn.
+
+    If `starts_block`, it is added to a new block, otherwise to the last block. `delta` is the
+    object of the API.
+    """
 
     starts_block: bool
     delta: JsonObject
@@ -139,7 +143,14 @@ class CitedText:
         self._is_block_complete = False
 
     def deltas(self, text: str, *, is_last: bool = False) -> Iterator[BlockDelta]:
-        """Yield the additions that a piece of text makes; the first block is already open."""
+        """Yield the additions to blocks that follow from the next piece of the text.
+
+        The caller has started the first block before the first call.
+
+        Args:
+            text: the piece.
+            is_last: whether the text ends after this piece, so that its last sentence is complete.
+        """
         for addition in self._stream.add(text, is_last=is_last):
             if isinstance(addition, str):
                 delta: JsonObject = {"type": "text_delta", "text": addition}

@@ -186,7 +186,10 @@ def read_count(body: object) -> Operation:
 
 
 def _add_message(message: object, turns: Turns, path: str) -> None:
-    """Append a message to the turns."""
+    """Append the blocks of a message to the turns.
+
+    `path` is the field of the request that holds the message, for errors.
+    """
     if not isinstance(message, dict):
         raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
     role, content = message.get("role"), message.get("content")
@@ -203,7 +206,14 @@ def _add_message(message: object, turns: Turns, path: str) -> None:
 
 
 def _add_block(block: object, role: str, turns: Turns, path: str) -> None:
-    """Append a block to the turns; a tool result is a turn of its own."""
+    """Append a content block to the turns; a tool result is a turn of its own.
+
+    Args:
+        block: the block.
+        role: the role of the message that contains it.
+        turns: the turns, which are changed.
+        path: the field of the request that holds the block, for errors.
+    """
     match role, block:
         case _, {"type": "text", "text": str(text)}:
             turn_of(role, turns)["content"].append(text)
@@ -249,7 +259,10 @@ def _system_texts(system: object) -> list[str]:
 
 
 def _result_texts(content: object, path: str) -> list[str]:
-    """Return the texts of a tool result, which may contain search results."""
+    """Return the texts of a tool result, which may contain search results.
+
+    `path` is the field of the request that holds `content`, for errors.
+    """
     if not isinstance(content, list):
         return texts_of(content, path, TEXT_FIELDS)
     texts: list[str] = []
@@ -271,7 +284,17 @@ def _search_result(block: Mapping[Any, Any], path: str) -> str:
 
 
 def _document(kind: str, source: Mapping[Any, Any], fields: Mapping[Any, Any], path: str) -> str:
-    """Return the text of a document for the model: its title, its context, and its content."""
+    """Return the text of a document for the model: its title, its context, and its content.
+
+    Args:
+        kind: the type of the source, "text" or "content".
+        source: the other fields of the source.
+        fields: the other fields of the document's block, such as ``title``.
+        path: the field of the request that holds the block, for errors.
+
+    Raises:
+        InvalidRequestError: the type of the source or a field is invalid.
+    """
     if kind not in ("text", "content"):
         allowed = '"text" or "content": the model reads no files'
         raise InvalidRequestError.must_be(f"{path}.source.type", allowed, kind)

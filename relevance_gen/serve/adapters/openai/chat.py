@@ -94,12 +94,18 @@ class ChatRequest(SamplingRequest):
 
     @property
     def max_new_tokens(self) -> int:
-        """The maximum number of tokens to generate."""
+        """The maximum number of tokens to generate for each sample.
+
+        If the request has no maximum, it is `AS_MUCH_AS_FITS`.
+        """
         return self.max_completion_tokens or self.max_tokens or AS_MUCH_AS_FITS
 
     @property
     def n_alternatives(self) -> int | None:
-        """The number of alternatives of each token; None: without log probabilities."""
+        """For how many of the most likely tokens at each position log probabilities are returned.
+
+        None if no log probabilities are requested.
+        """
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def conversation(self) -> Conversation:
@@ -172,7 +178,7 @@ def error(kind: str, message: str, field: str | None) -> JsonObject:
 
 
 def _message(message: object, path: str) -> JsonObject:
-    """Return a message as chat templates read it."""
+    """Return a message, which was sent in the field `path`, in the format for chat templates."""
     if not isinstance(message, dict):
         raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
     role: Any = message.get("role")
@@ -242,7 +248,7 @@ class _ChatWriter:
         return whole({**self._identity, "object": "chat.completion"}, choices, responses)
 
     def events(self, request: ChatRequest) -> CompletionEvents:
-        """Return the events of a streamed response."""
+        """Return the object that returns the events of a streamed response, piece by piece."""
         return CompletionEvents(
             {**self._identity, "object": "chat.completion.chunk"},
             request,

@@ -36,7 +36,13 @@ class ChatDocumentCiter(Attributor):
         return cls(ids, texts) if texts else None
 
     def citations(self, text: str) -> list[JsonObject]:
-        """Return the citations of an answer; none if there is too much to compare."""
+        """Return the citations of an answer, one for each sentence that documents support.
+
+        A citation has the position of the sentence in the answer as ``start`` and ``end``, its
+        ``text``, and its ``sources``: for each the ``id`` of a document, and ``start`` and ``end``
+        of the cited span in the document's text. The list is empty if the comparison would exceed
+        the memory or the work that the request may use.
+        """
         citations: list[JsonObject] = []
         with suppress(TooLargeError, BusyError):
             for sentence in self.cite(text):

@@ -133,14 +133,15 @@ def _check_options(request: CompletionRequest, prompts: Sequence[Any]) -> None:
 def _check_size(
     request: CompletionRequest, prompts: Sequence[Any], generation: GenerationRequest
 ) -> None:
-    """Check the size of the stop strings and the number of alternatives of tokens.
+    """Check the total size of the stop strings and the total number of top log probabilities.
 
-    The stop strings are compiled for each prompt, so that all prompts together have one limit. The
-    number of alternatives is checked only for several prompts; for a single prompt the engine
-    checks it.
+    The stop strings are compiled for each prompt, so that their limit applies to all prompts
+    together. The number of top log probabilities is checked only for several prompts; for a single
+    prompt the engine checks it.
 
     Raises:
-        InvalidRequestError: the stop strings are too long, or there are too many alternatives.
+        InvalidRequestError: the stop strings are too long, or there are too many top log
+            probabilities.
     """
     n_prompts = len(prompts)
     if n_prompts * sum(map(len, generation.stop)) > MAX_STOP_CHARACTERS:
@@ -165,7 +166,7 @@ def _with_prompt(request: GenerationRequest, prompt: str) -> GenerationRequest:
 
 
 def _prompt_text(response: GenerationResponse) -> str:
-    """Return the text of a prompt, also if it was sent as tokens."""
+    """Return the text of the prompt of a response; of a prompt of tokens, the tokens' text."""
     if response.prompt or response.token_texts is None:
         return response.prompt
     pieces = [response.token_texts.pieces[token] for token in response.token_texts.prompt]
@@ -194,7 +195,10 @@ class _CompletionWriter:
         return whole(self._identity, choices, responses)
 
     def events(self, prompts: Sequence[Any]) -> CompletionEvents:
-        """Return the events of a streamed response."""
+        """Return the object that returns the events of a streamed response, piece by piece.
+
+        `prompts` are the prompts of the request, which are sent first if the request has ``echo``.
+        """
         request = self._request
 
         def first_chunk(sample: int, _piece: object) -> JsonObject | None:

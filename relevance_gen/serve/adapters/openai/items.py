@@ -138,7 +138,11 @@ class ItemEvents:
         return {**self._identity, "status": status, **constants, **defaults, **fields}
 
     def _item(self, part: ContentPart, status: str) -> JsonObject:
-        """Return the item of a part; its content is empty while the item is in progress."""
+        """Return the item of a part of the turn.
+
+        `status` is "in_progress", "completed" or "incomplete". While it is "in_progress", the list
+        ``content`` of a text or of reasoning is empty.
+        """
         kind = self._kind(part)
         item: JsonObject = {
             "id": self._item_ref(part)["item_id"],
@@ -158,7 +162,11 @@ class ItemEvents:
         return item
 
     def _item_ref(self, part: ContentPart) -> JsonObject:
-        """Return the fields by which an event refers to the item of a part."""
+        """Return the fields by which an event refers to the item of a part.
+
+        These are ``item_id`` and ``output_index``, the part's index in the turn; and, except for a
+        tool call, ``content_index``.
+        """
         ref: JsonObject = {
             "item_id": f"{_ID_PREFIXES[self._kind(part)]}_{self._nonce}{part.index}",
             "output_index": part.index,
@@ -168,7 +176,7 @@ class ItemEvents:
         return ref
 
     def _start(self) -> bytes:
-        """Return the events that start the stream, if they were not returned before."""
+        """Return the events that start the stream; b"" if they were returned before."""
         if self._n_events:
             return b""
         response = self._response("in_progress")
@@ -212,19 +220,22 @@ class ItemEvents:
         return events + self._event("output_item.done", output_index=part.index, item=item)
 
     def _kind(self, part: ContentPart) -> str:
-        """Return the kind of a part; the call of a custom tool is a kind of its own."""
+        """Return `_CUSTOM_CALL` for the call of a custom tool, otherwise the kind of the part."""
         tool = self._tools.get(part.name)
         return _CUSTOM_CALL if tool is not None and tool.is_custom else part.kind
 
     def _tool_name(self, part: ContentPart) -> JsonObject:
-        """Return the client's name of a tool, and its namespace, if any."""
+        """Return the client's ``name`` of the tool that a call names, and its ``namespace``.
+
+        A tool that is in no namespace has no ``namespace`` field.
+        """
         tool = self._tools.get(part.name)
         if tool is None or tool.namespace is None:
             return {"name": part.name}
         return {"name": tool.name, "namespace": tool.namespace}
 
     def _call_fields(self, part: ContentPart) -> JsonObject:
-        """Return the arguments of a call, or the text for a custom tool."""
+        """Return the field ``arguments`` of a call, or for a custom tool the text as ``input``."""
         if self._kind(part) == _CUSTOM_CALL:
             return {"input": custom_input(part.text) if part.text else ""}
         return {"arguments": part.text}

@@ -88,7 +88,10 @@ top_logprobs = checks.integer(0, MAX_TOP_LOGPROBS)
 
 
 def _forwarded() -> Any:
-    """Return a field that is passed on unchanged: `GenerationRequest` checks its value."""
+    """Return an attrs field with the default None for a value that is not checked here.
+
+    Values other than None are passed unchanged to `GenerationRequest`, which checks them.
+    """
     return field(default=None, metadata={"forwarded": True})
 
 
@@ -189,7 +192,14 @@ class SamplingRequest:
             raise error.with_field_names(names) from None
 
     def _constraint(self) -> JsonObject:
-        """Return the constraint of the output, if any, as a field of `GenerationRequest`."""
+        """Return the constraint of the output as a field of `GenerationRequest` and its value.
+
+        The result is {} if the output is not constrained.
+
+        Raises:
+            InvalidRequestError: the request has more than one constraint, or `response_format` is
+                invalid.
+        """
         constraints = {
             "json_schema": self.json_schema,
             "regex": self.regex,
@@ -207,7 +217,10 @@ class SamplingRequest:
 
 
 def _schema_of_format(response_format: JsonObject | None) -> object:
-    """Return the JSON schema that a format requires, or None; every schema is enforced strictly."""
+    """Return the JSON schema that a response format requires; None if it requires none.
+
+    The schema is always enforced strictly, regardless of the field ``strict`` of the format.
+    """
     if response_format is None:
         return None
     kind = response_format.get("type")

@@ -177,7 +177,10 @@ def read(body: object) -> Operation:
 
 
 def _add_item(item: object, turns: Turns, path: str) -> None:
-    """Append an item to the turns."""
+    """Append an item of the request to the turns.
+
+    `path` is the field of the request that holds the item, for errors.
+    """
     if not isinstance(item, dict):
         raise InvalidRequestError.must_be(path, "an object", item)
     match item.get("type") or "message":
@@ -210,7 +213,15 @@ def _add_item(item: object, turns: Turns, path: str) -> None:
 
 
 def _add_call(item: JsonObject, arguments: object, turns: Turns, path: str) -> None:
-    """Append a call of a function, which stands for the client's tool, to the turns."""
+    """Append the call of a tool to the turns, as the call of the function that stands for it.
+
+    Args:
+        item: the item with the call.
+        arguments: arguments of the function: as the client sent them, or for a custom tool an
+            object that contains its text.
+        turns: the turns, which are changed.
+        path: the field of the request that holds the item, for errors.
+    """
     for name in ("call_id", "name"):
         _string(item, name, path)
     function = {"name": function_name(item), "arguments": arguments}

@@ -27,7 +27,10 @@ class _ScoredToken:
 def usage(responses: Responses) -> JsonObject:
     """Return the number of tokens of all prompts and samples.
 
-    For turns the result also counts cached prompt tokens and reasoning tokens.
+    The keys are ``prompt_tokens``, ``completion_tokens`` and their sum, ``total_tokens``. For the
+    turns of a conversation, ``cached_tokens`` in ``prompt_tokens_details`` is the number of prompt
+    tokens that were reused, and ``reasoning_tokens`` in ``completion_tokens_details`` the number of
+    generated tokens of the reasoning.
     """
     samples = [sample for response in responses for sample in response.responses]
     n_prompt = sum(response.prompt_tokens for response in responses)
@@ -54,7 +57,7 @@ def whole(identity: JsonObject, choices: list[JsonObject], responses: Responses)
 
 
 def ending(completion: Completion, logprobs: JsonObject | None) -> JsonObject:
-    """Return the fields of a choice that are known when its sample has ended."""
+    """Return the fields ``finish_reason`` and ``logprobs`` of the choice of an ended sample."""
     return {"logprobs": logprobs, "finish_reason": _FINISH_REASONS[completion.finish_reason]}
 
 
@@ -81,8 +84,14 @@ def completion_logprobs(
 ) -> JsonObject:
     """Return a sample's log probabilities in the format of completions.
 
-    If `prompt_logprobs` are given, the prompt's tokens come first, and the sample's
-    end-of-sequence token is included, so that clients that score prompts can count from the end.
+    If `prompt_logprobs` are given, the prompt's tokens come first, and the sample's end-of-sequence
+    token is included, so that clients that score prompts can count from the end.
+
+    Returns:
+        Lists with an element for each token: ``tokens``, the texts; ``token_logprobs``, the log
+        probabilities; ``top_logprobs``, the log probabilities of the most likely tokens by their
+        texts; and ``text_offset``, the positions in the text. ``top_logprobs`` is None if they were
+        not requested.
     """
     prompt_alternatives = (
         None,
@@ -113,7 +122,10 @@ def _token_text(piece: bytes) -> str:
 def _sample_tokens(
     completion: Completion, token_texts: TokenTexts, *, with_end: bool = False
 ) -> Iterator[_ScoredToken]:
-    """Return a sample's tokens; `with_end` includes the end-of-sequence token."""
+    """Return an iterator over a sample's tokens.
+
+    If the last token is an end-of-sequence token, it is included only with `with_end`.
+    """
     tokens = completion.tokens or ()
     logprobs = completion.logprobs or ()
     alternatives = completion.top_logprobs or ((),) * len(tokens)
@@ -126,7 +138,11 @@ def _sample_tokens(
 def _logprobs_by_text(
     alternatives: Sequence[TokenLogprob] | None, token_texts: TokenTexts
 ) -> dict[str, float] | None:
-    """Return the log probability of each text; of tokens with equal text the most likely counts."""
+    """Return the log probability of each alternative token by its text.
+
+    Of alternatives with equal texts, the log probability of the most likely is returned. The result
+    is None if `alternatives` is None.
+    """
     if alternatives is None:
         return None
     logprobs: dict[str, float] = {}

@@ -114,9 +114,9 @@ def choice_of_functions(value: Any) -> Any:
 
 
 def custom_input(arguments: str) -> str:
-    """Return the text for a custom tool from the arguments of the model's call.
+    """Return the text for a custom tool: the argument ``input`` of the model's call.
 
-    Arguments that are truncated or invalid are returned as they are.
+    `arguments` that are truncated or invalid are returned as they are.
     """
     try:
         value = wire.parse(arguments.encode(errors="replace"))

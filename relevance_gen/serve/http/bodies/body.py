@@ -54,8 +54,8 @@ class Body:
 
         Args:
             work_factor: bytes for each byte of the body after decompression.
-            timeout_s: how long this thread waits for the memory for parsing. It does not wait for
-                the memory for decompression.
+            timeout_s: how long the calling thread waits for the memory for parsing, if other
+                requests hold it. It does not wait for the memory for decompression.
 
         Raises:
             TooLargeError: the body is too large or has too many values, or needs more memory than

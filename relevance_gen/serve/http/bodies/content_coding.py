@@ -108,9 +108,10 @@ def preferred_coding(accept: str) -> str:
 
 
 def encode(body: bytes, coding: str) -> tuple[bytes, dict[str, str]]:
-    """Return the body of a response in a content coding, and the headers about its coding.
+    """Return the body of a response in a content coding, and the headers that depend on the coding.
 
-    A body of less than `_MIN_COMPRESSED_BYTES` is not encoded.
+    These are ``Vary`` and, if the body was encoded, ``Content-Encoding``. A body of less than
+    `_MIN_COMPRESSED_BYTES`, or with the coding "identity", is returned unchanged.
     """
     headers = {"Vary": "Accept-Encoding"}
     if coding == "identity" or len(body) < _MIN_COMPRESSED_BYTES:

@@ -54,9 +54,9 @@ class Acceptor:
         self._loop.add_reader(self._listener, self._accept)
 
     async def finish(self) -> None:
-        """Accept the connections in the kernel's backlog and no more.
+        """Accept the connections in the kernel's backlog, and then no more.
 
-        Wait until they have started.
+        Returns when the protocol of each of these connections has started.
         """
         self._loop.remove_reader(self._listener)
         if self._resume_timer is not None:

@@ -93,7 +93,7 @@ class Connection(web.RequestHandler):
 
     @property
     def is_new(self) -> bool:
-        """Whether the connection is open and unused."""
+        """Whether the connection is open and no request has begun on it."""
         return self.transport is not None and not self._request_count
 
     @property
@@ -148,7 +148,10 @@ class Connection(web.RequestHandler):
         return server.wrap(handler)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Set the TCP timeout for clients that acknowledge nothing."""
+        """Set the time after which the system closes the connection if data is not acknowledged.
+
+        It is `_UNACKNOWLEDGED_TIMEOUT_S`, for TCP connections on systems that have this option.
+        """
         super().connection_made(transport)
         sock = transport.get_extra_info("socket")
         if hasattr(socket, "TCP_USER_TIMEOUT") and sock.family in (socket.AF_INET, socket.AF_INET6):
@@ -162,7 +165,13 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 can repeat what the client sent
     ) -> web.StreamResponse:
-        """Answer an unparsable request, or an exception in the middleware itself."""
+        """Return the response to an unparsable request, or to an exception in the middleware.
+
+        `status` is 400 for an unparsable request. The connection is closed after the response.
+
+        Raises:
+            ConnectionResetError: the beginning of another response was sent already.
+        """
         if request.writer.output_size:
             raise ConnectionResetError("the response has begun; the connection must be closed")
         error: Exception

@@ -90,11 +90,17 @@ class Cost:
         return self.of(char=n_chars + len(prompt.request.get("text", "")))
 
     def of_pieces(self, task: GenerationTask) -> int:
-        """Return the bytes of one event of a stream, in addition to its text."""
+        """Return the bytes to reserve for each event of a stream, in addition to its text.
+
+        They are above 0 only if the task has citations.
+        """
         return self.of(citation=int(task.citer is not None))
 
     def of_responses(self, responses: Responses, task: GenerationTask) -> int:
-        """Return the bytes of the responses to the prompts of one request."""
+        """Return the bytes to reserve for the responses to all prompts of one request.
+
+        They include the prompts that the responses repeat.
+        """
         total = self.of_pieces(task)
         for response in responses:
             # An echoed prompt is part of each sample.

@@ -148,7 +148,7 @@ class MemoryReservation:
 
         Args:
             n_bytes: the change in bytes.
-            timeout_s: how long this thread waits for other requests to release memory.
+            timeout_s: how long the calling thread waits for other requests to release memory.
 
         Raises:
             TooLargeError: this request alone needs more than the pool has, or more than one client
@@ -170,6 +170,11 @@ class MemoryReservation:
             self.held_bytes += n_bytes
 
     def resize(self, n_bytes: int) -> None:
-        """Hold `n_bytes` instead of everything acquired so far."""
+        """Change the number of bytes that the request holds to `n_bytes`, without waiting.
+
+        Raises:
+            TooLargeError: see `acquire`.
+            BusyError: `n_bytes` is larger than before, and the memory is not available.
+        """
         with self._lock:
             self.acquire(n_bytes - self.held_bytes)
