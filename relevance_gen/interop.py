@@ -48,10 +48,15 @@ def dataclass_fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
 
 
 def arrow_stream(results: Sequence[Any], cls: type, requested_schema: object) -> object:
-    """Return search results, which are instances of `cls`, as an Arrow C stream.
+    """Return search results, which are instances of `cls`, as the capsule of an Arrow C stream.
 
     Metadata that no Arrow column can hold is written as JSON. If no result has metadata, the column
     is null.
+
+    Args:
+        results: the search results.
+        cls: their attrs class; each of its fields is a column.
+        requested_schema: the argument of ``__arrow_c_stream__``, which is passed to pyarrow.
 
     Raises:
         ImportError: pyarrow is not installed.

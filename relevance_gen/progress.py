@@ -94,7 +94,8 @@ class _TqdmBar:
 class _PlainBar:
     """A progress bar in a line on standard error, which is redrawn in place.
 
-    It is redrawn at most every `_REDRAW_S`. `close` ends the line.
+    It is redrawn at most once in `_REDRAW_S` seconds, and when all work is done. `close` ends the
+    line.
     """
 
     _unit: str

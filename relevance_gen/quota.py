@@ -12,13 +12,16 @@ from contextlib import contextmanager
 class Quota:
     """A limited amount of a resource: slots, tasks, bytes or seconds. Thread-safe.
 
+    Clients are identified by any hashable value; None, the default, is the value of all callers
+    that name no client.
+
     Args:
-        limit: maximum amount that all clients hold together.
-        client_limit: maximum amount that one client holds.
+        limit: maximum amount that all clients hold together; unlimited by default.
+        client_limit: maximum amount that one client holds; unlimited by default.
         refill_per_s: amount that is released automatically per second and client, for resources
             that are used up and never returned, such as CPU time. `acquire` cannot wait for a
             refill: `seconds_until_available` returns when a client may try again.
-        on_change: called with the total amount held, after every change.
+        on_change: called after every change with the amount that all clients hold together.
         clock: returns the time in seconds.
     """
 

@@ -56,9 +56,10 @@ def cancel_scope(is_required: IsRequired) -> AbstractContextManager[None]:
 
 
 def budget_scope(reserve_units: ReserveUnits) -> AbstractContextManager[None]:
-    """Call `reserve_units` for each `reserve` in this context, in this thread or task.
+    """Call `reserve_units` for each call of `reserve` in this context, in this thread or task.
 
-    An exception that it raises is raised by `reserve`, and so ends the work.
+    It gets the arguments of `reserve`. An exception that it raises is raised by `reserve`, and so
+    ends the work. A scope inside another scope replaces it.
     """
     return _set(_RESERVE, reserve_units)
 

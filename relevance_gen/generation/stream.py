@@ -31,7 +31,13 @@ class TextPiece:
 
 
 def text_piece(sample: int, text: str | ContentPart) -> TextPiece:
-    """Return the piece for what a runner passes to `on_text` or `on_part`."""
+    """Return a `TextPiece` from the two arguments of a runner's callback `on_text` or `on_part`.
+
+    Args:
+        sample: index of the sample.
+        text: the text that was generated; for a conversation the content part, whose ``text`` is
+            used.
+    """
     if isinstance(text, ContentPart):
         return TextPiece(sample, text.text, text)
     return TextPiece(sample, text)

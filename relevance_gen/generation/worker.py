@@ -23,15 +23,22 @@ class RequestSource(Protocol):
     """
 
     def register(self, on_cancel: Callable[[int], None]) -> int:
-        """Add a worker, whose `on_cancel` is called with ids of requests to drop.
+        """Add a worker, and return the worker's id.
 
-        Return the worker's id.
+        `on_cancel` is called with the id of each request that the worker has taken and must drop.
         """
 
     def take(
         self, worker_id: int, capacity: Capacity, timeout_s: float | None = None
     ) -> list[QueuedRequest] | None:
-        """Return the next requests; ``None`` if none will follow."""
+        """Return the next requests for a worker; ``None`` if the worker will get no more requests.
+
+        Args:
+            worker_id: id of the worker, from `register`.
+            capacity: how many more requests the worker accepts, by priority.
+            timeout_s: seconds to wait if no request is available, after which the list may be
+                empty; ``None`` for no limit, 0 to return at once.
+        """
 
     def deliver(self, worker_id: int, event: EngineEvent) -> None:
         """Pass an event to the caller of its request."""
@@ -44,12 +51,13 @@ class Worker(ModelThread):
     """A thread with a model and an engine, which serves the requests of a queue.
 
     Create all workers of a queue before any of them is started, because the last worker that leaves
-    closes the queue. The thread loads the model.
+    closes the queue: it then refuses requests. The thread loads the model.
 
     Args:
         queue: source of requests.
         load: loads the model.
-        prefix_cache_bytes: memory for computed prompts of this worker.
+        prefix_cache_bytes: maximum bytes of this worker's cache of computed prompts; 0 disables the
+            cache.
 
     Attributes:
         counters: numbers of tokens and steps that the engine computed.
@@ -78,13 +86,19 @@ class Worker(ModelThread):
         self._queue.leave(self._worker_id, error or closed)
 
     def stop(self) -> None:
-        """Stop all work at once, including the current computation."""
+        """Stop the thread and interrupt its current computation.
+
+        The queue gives the unfinished requests to other workers, or makes them fail.
+        """
         super().stop()
         if self._engine is not None:
             self._engine.interrupt()
 
     def _cancel(self, request_id: int) -> None:
-        """Drop a request before the next step, and interrupt the computation of its prompt."""
+        """Drop a request before the engine's next step; interrupt the computation of its prompt.
+
+        The queue calls this from any thread.
+        """
         self._cancelled.append(request_id)
         if self._engine is not None:
             self._engine.interrupt(request_id)

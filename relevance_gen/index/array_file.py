@@ -159,7 +159,10 @@ def _layout(
     types: Types,
     sizes: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Return the description of arrays in a header: type, shape and offset of each, by name.
+    """Return the description of arrays for the header of a file, by the names of the arrays.
+
+    Each description has the keys ``type``, ``shape`` and ``offset``; the offset is in bytes from
+    the header's end.
 
     Args:
         types: names and types of the arrays.
@@ -216,7 +219,13 @@ def check(
 
 
 def read(content: Bytes, types: Types) -> StoredArrays:
-    """Return the settings and arrays of a file as views of its content.
+    """Return the settings and arrays of a file; the arrays are views of `content`.
+
+    This function does not compare the magic, the format version and the checksum; see `check`.
+
+    Args:
+        content: the bytes of the file.
+        types: names and types of the arrays, as they were passed to `write`.
 
     Raises:
         TypeError, ValueError, LookupError: the header differs from what `write` writes.

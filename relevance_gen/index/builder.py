@@ -83,7 +83,12 @@ class _PieceCounts:
 
     @classmethod
     def without(cls, counts: TermCounts, rows: Offsets) -> _PieceCounts:
-        """Return the counts of a piece, except the counts at the given rows."""
+        """Return the counts of a piece without some of them.
+
+        Args:
+            counts: the counts of a block that contains only the piece.
+            rows: indices in `counts` of the counts to leave out.
+        """
         tf = np.delete(counts.tf, rows).astype(np.uint32)
         return cls(np.delete(counts.ids, rows), tf)
 
@@ -101,10 +106,11 @@ def build(
     Args:
         chunks: the chunks, N of them, none blank.
         positions: position of each chunk in its index, ascending, shape (N,).
-        keep_occurrences: whether to store the term of each occurrence. One-shot search does not: it
-            tokenizes the few candidates again.
-        prefix_bucket_filter: the prefix buckets whose terms get postings, shape
-            (N_PREFIX_BUCKETS,); None for all.
+        keep_occurrences: whether to store the term of each occurrence. One-shot search, which
+            builds a segment for a single query, does not store it: it tokenizes the few candidates
+            again.
+        prefix_bucket_filter: for each prefix bucket (the top 8 bits of a term's id), whether its
+            terms get postings, shape (N_PREFIX_BUCKETS,); None for all.
         progress: called after each block with the number of chunks done and the number of all
             chunks.
     """
@@ -282,7 +288,10 @@ def _blocks(
 
 
 def _find_all_terms(counts: TermCounts, ids: Ids) -> Offsets:
-    """Return the indices of the counts whose terms have any of these ids, which must ascend."""
+    """Return the indices in `counts` of the counts whose terms have any of the given ids.
+
+    `ids` must ascend.
+    """
     rows, _ = find_all(buckets(counts.ids), unique(buckets(ids)))
     return rows.compress(find(ids, counts.ids.take(rows)) >= 0)
 
@@ -291,11 +300,14 @@ def _english_margin(
     counts: TermCounts,
     n_chunks: int,
 ) -> npt.NDArray[np.int32]:
-    """Return the English markers minus the other languages' markers in each chunk of a block.
+    """Return the English margin of each chunk of a block, shape (n_chunks,).
+
+    The margin is the number of occurrences of English marker words minus the number of occurrences
+    of other languages' marker words.
 
     Args:
         counts: the counts of the block, as `count_terms` returns them.
-        n_chunks: number of chunks of the block, the size of the result.
+        n_chunks: number of chunks of the block.
     """
     marker_ids = _marker_ids()
     sign = np.repeat([1, -1], [len(ENGLISH_MARKERS), len(OTHER_MARKERS)])
@@ -381,10 +393,11 @@ def merge_tiered(
     segments: list[Segment],
     merge: Merge = merge,
 ) -> list[Segment]:
-    """Merge the last two segments until the last is much smaller than the segment before it.
+    """Merge the last two segments repeatedly, so that the number of segments stays small.
 
-    Modifies and returns the list. The number of segments stays small, and each chunk is copied only
-    a few times.
+    Merging ends if one segment is left, or if the segment before the last has more than 4 times as
+    many chunks as the last. Each chunk is therefore copied only a few times. Modifies and returns
+    the list.
 
     Args:
         segments: the segments; a new segment was appended.
@@ -416,10 +429,16 @@ def remove_chunks(
     positions: Offsets,
     merge: Merge = merge,
 ) -> Removal:
-    """Return segments without the chunks at these positions; positions without a chunk are ignored.
+    """Return the segments without some chunks, and the texts of these chunks.
 
     A segment in which fewer than half of the chunks remain is rebuilt without the removed chunks.
     Empty segments are dropped, except one if all are empty.
+
+    Args:
+        segments: the segments of an index.
+        positions: positions in the index of the chunks to remove; positions without a chunk are
+            ignored.
+        merge: rebuilds a segment, which is passed as the only element of a list.
     """
     remaining = []
     texts = []

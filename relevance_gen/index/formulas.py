@@ -83,13 +83,13 @@ def pivot(norms: Floats, mean_norm: float) -> Floats:
 
 
 def soft_clip_to_one(ratios: Floats) -> Floats:
-    """Return ratios mapped into [0, 1) monotonically: unchanged up to 1 − 5·10⁻⁷, compressed above.
+    """Return ratios mapped into [0, 1) monotonically: unchanged up to a knee, compressed above it.
 
         s(r) = r                                  for r ≤ knee
         s(r) = 1 − (1 − knee) / (1 + r − knee)    for r > knee
 
-    A chunk that repeats the query can score above a chunk that equals the query. If ratios were
-    clipped at 1, such chunks would tie.
+    The knee is 1 − 5·10⁻⁷. A chunk that repeats the query can score above a chunk that equals the
+    query. If ratios were clipped at 1, such chunks would tie.
     """
     is_above = ratios > _KNEE
     if not is_above.any():

@@ -1,8 +1,9 @@
-"""Hold the distinct terms of the given chunks, and values that queries derive from them.
+"""Hold the distinct terms of a segment's chunks, and values that queries derive from them.
 
-The derived values are stems, prefixes and n-grams. Derived values are computed when they are first
-read, for all terms or for all terms of one prefix bucket at once: a query compares many terms, and
-an index answers many queries.
+The derived values are stems, prefixes and n-grams. They are computed when they are first read, for
+all terms or for all terms of one prefix bucket at once, because a query compares many terms, and an
+index answers many queries. A prefix bucket is the terms whose ids have the same top 8 bits, which
+are a hash of the first letters; see `relevance_gen.text.term_hashes`.
 """
 
 from __future__ import annotations
@@ -84,7 +85,10 @@ class Lexicon:
     _stems: dict[int, Offsets] = field(init=False, factory=dict, repr=False)
 
     def __reduce__(self) -> tuple[type[Lexicon], tuple[Ids, Bytes, Offsets]]:
-        """Pickle without the cached stems, because their `hash` differs between processes."""
+        """Pickle the three attributes without the cached hashes of stems.
+
+        Python's `hash` of a text differs between processes.
+        """
         return Lexicon, (self.ids, self.spelling, self.spelling_first)
 
     @property
@@ -346,7 +350,8 @@ class Lexicon:
     def prefix_ords(self) -> TermOrds:
         """Index in `prefixes` of each term's prefix hash, shape (V + 1,).
 
-        The last element is 0, for the empty elements of `TokenSequences`, whose value is V.
+        The last element is 0, the index of the prefix hash 0. It belongs to the ordinal V, which
+        marks the empty elements of `TokenSequences.terms`.
         """
         return self._prefixes[1]
 
@@ -368,11 +373,11 @@ class Lexicon:
         return prefixes, hashes
 
     def char_ngrams(self, term_ords: Offsets) -> tuple[Hashes, Offsets]:
-        """Return hashes of the character 4-grams of n terms, and the number of each term's hashes.
+        """Return the hashes of the character 4-grams of n terms, and each term's number of hashes.
 
-        The hashes are in the order of the terms. A shorter word has one hash, of all its letters.
+        The hashes, all above 0, are in the order of the terms, shape (sum of the numbers,); the
+        numbers have shape (n,). A word of fewer than 4 letters has one hash, of all its letters.
         Terms of scripts without spaces have none, because they are n-grams already.
-        Hashes are above 0.
         """
         first = self.spelling_first[term_ords]
         n_bytes = self.spelling_first[term_ords + 1] - first - 1

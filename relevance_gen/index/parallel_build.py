@@ -86,9 +86,15 @@ def build_segments(
 ) -> list[Segment]:
     """Build at most `n_parts` segments of consecutive chunks, each in its own process.
 
-    Positions count from 0. No process is left when this returns or raises. After an exception, a
-    KeyboardInterrupt for example, the workers stop when they have counted the current block of
-    text.
+    The position of a chunk is its index in `chunks`. No process is left when this returns or
+    raises. After an exception, a KeyboardInterrupt for example, the workers stop when they have
+    counted the current block of text.
+
+    Args:
+        chunks: the chunks.
+        n_parts: maximum number of segments.
+        progress: called with the number of chunks done and the number of all chunks; None for no
+            reports.
 
     Raises:
         IndexBuildError: a process ended unexpectedly.
@@ -202,7 +208,8 @@ def _read_part(path: Path, chunks: Chunks) -> Segment:
 def _start_worker(shared: Array[c_int64]) -> None:
     """Prepare a worker process.
 
-    It ignores ^C, which the parent process handles, and exits if the parent process is killed.
+    It stores `shared`, the array of `_wait`, in a global variable. It ignores ^C, which the parent
+    process handles, and exits if the parent process is killed.
     """
     global _shared
     _shared = shared
@@ -226,7 +233,8 @@ def _build_part(
     """Build the segment of a part of the chunks in a worker, and write its arrays to a file.
 
     Args:
-        part_index: index of the part, for the shared number of finished chunks.
+        part_index: index of the part, and of the element of the shared array to which the number of
+            finished chunks is written.
         first_position: position of the first chunk.
         chunks: the chunks.
         path: the file to create.

@@ -70,16 +70,23 @@ class TextEncoder(Protocol):
         *,
         kind: Literal["query", "passage"],
     ) -> npt.NDArray[np.float32]:
-        """Return the vectors of n texts, each of length 1, shape (n, d)."""
+        """Return the vectors of n texts, each of length 1, shape (n, d).
+
+        `kind` is whether the texts are queries or passages, because an encoder may encode them
+        differently.
+        """
 
 
 @runtime_checkable
 class CountsTokens(Protocol):
-    """Optional interface of an encoder that states the best number of tokens for a passage."""
+    """Optional interface of an encoder that counts tokens and limits the tokens of a passage.
+
+    For an encoder without this interface, passages are limited by characters.
+    """
 
     @property
     def passage_tokens(self) -> int:
-        """Maximum number of tokens of a passage."""
+        """Maximum number of tokens of a passage, together with the title line before it."""
 
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens of a text."""
@@ -92,8 +99,8 @@ class Passages:
     Attributes:
         first: index of each chunk's first passage, and P as last element, shape (N + 1,).
         starts: offset of each passage's start in the text of its chunk, in characters, shape (P,).
-        ends: offset of each passage's end, shape (P,).
-        vectors: float16 of shape (P, d).
+        ends: offset of the first character after each passage, as for `starts`, shape (P,).
+        vectors: vector of each passage, float16 of shape (P, d).
     """
 
     first: Offsets
@@ -174,17 +181,18 @@ class Passages:
         )
 
     def nearest(self, chunk_ords: Offsets, query: Halves) -> Floats:
-        """Return for each of n chunks the passage most similar to a query.
+        """Return cosine and bounds of the passage most similar to a query, for each of n chunks.
 
-        If several passages are equally similar, the first is returned.
+        If several passages are equally similar, the first is used.
 
         Args:
             chunk_ords: ordinals of the chunks, shape (n,).
             query: vector of the query, shape (d,).
 
         Returns:
-            The cosine of the passage with the query, in [-1, 1] except for rounding, and start and
-            end of the passage in the text of the chunk; shape (3, n).
+            Three rows, shape (3, n): the cosine of the passage with the query, in [-1, 1] except
+            for rounding; the start of the passage in the text of the chunk, in characters; and its
+            end.
         """
         counts = np.diff(self.first)[chunk_ords]
         rows = ragged_ranges(self.first[chunk_ords], counts)

@@ -39,12 +39,13 @@ class TermCounts:
     """Number of occurrences of each term in each chunk of one block: P pairs of a term and a chunk.
 
     Attributes:
-        occurrence: index of the first occurrence of the term in the chunk, shape (P,).
+        occurrence: index of the first occurrence of the term in the chunk, among the T occurrences
+            of the block, shape (P,).
         ids: ids of the terms, shape (P,); equal ids are mostly neighbors.
         chunk: index of the chunk in the block, shape (P,).
         tf: number of occurrences of the term in the chunk, at least 1, shape (P,).
-        of_occurrence: index of the pair that each of T occurrences belongs to, shape (T,), if it
-            was requested.
+        of_occurrence: index of the pair that each of the T occurrences belongs to, shape (T,); None
+            if `count_terms` was called without `keep_occurrences`.
     """
 
     occurrence: Offsets
@@ -62,14 +63,14 @@ def count_terms(
 ) -> TermCounts:
     """Return the number of occurrences of each term in each chunk of one block.
 
-    The counts ascend by the top 16 bits of their ids. The counts of a chunk and their order do not
-    depend on the other chunks of the block.
+    The returned pairs of a term and a chunk ascend by the top 16 bits of the term's id. The pairs
+    of a chunk and their order do not depend on the other chunks of the block.
 
     Args:
-        ids: ids of the occurrences, chunk after chunk, shape (T,).
-        counts: number of occurrences of each chunk, shape (n,), n ≤ `MAX_BLOCK_CHUNKS`; their sum
+        ids: id of each occurrence's term, chunk after chunk, shape (T,).
+        counts: number of occurrences in each chunk, shape (n,), n ≤ `MAX_BLOCK_CHUNKS`; their sum
             is T.
-        keep_occurrences: whether the result has `of_occurrence`.
+        keep_occurrences: whether the result has `TermCounts.of_occurrence`.
     """
     order = np.argsort(buckets(ids), kind="stable")  # a radix sort, because buckets have 16 bits
     chunk_of = np.repeat(np.arange(counts.size, dtype=np.uint64), counts)
@@ -217,7 +218,8 @@ class PostingsBuilder:
         n_expected: expected number of postings; there may be more.
         prefix_bucket_filter: which prefix buckets to index, shape (N_PREFIX_BUCKETS,): a query
             needs only the buckets of its own terms. None indexes all terms.
-        keep_occurrences: whether to collect the term of each occurrence, which requires all terms.
+        keep_occurrences: whether to collect the term of each occurrence; if it is true,
+            `prefix_bucket_filter` must be None.
     """
 
     def __init__(
@@ -284,10 +286,11 @@ class PostingsBuilder:
 
         Args:
             postings: the postings of the other segment.
-            occurrences: for each occurrence in the chunks that are not removed, the ordinal of its
-                term in the lexicon of the other segment, shape (T,).
-            chunk_ords: new ordinal of each chunk of the other segment, shape (N,); ignored for
-                removed chunks.
+            occurrences: for each occurrence in the chunks that are not removed, chunk after chunk,
+                the ordinal of its term in the lexicon of the other segment, shape (T,); ignored if
+                this builder does not keep occurrences.
+            chunk_ords: for each chunk of the other segment, its ordinal in the new segment, shape
+                (N,); ignored for removed chunks.
         """
         lexicon = postings.lexicon
         df = postings.df_of_all()
@@ -312,7 +315,9 @@ class PostingsBuilder:
     def build(self) -> tuple[Postings, TermOrds | None]:
         """Return the postings sorted by term, and the ordinal of each occurrence's term.
 
-        The ordinals are None if occurrences are not kept. This builder is empty afterwards.
+        The ordinals are those of the lexicon of the postings, and the occurrences are in the order
+        in which they were added. The ordinals are None if occurrences are not kept. This builder is
+        empty afterwards.
         """
         lexicon, term_ords = self._lexicon.build()
         occurrences = None

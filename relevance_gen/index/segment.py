@@ -53,12 +53,12 @@ class Statistics:
 
     Attributes:
         n_chunks: number of chunks, N.
-        norm_sum: exact sum of their norms; see `exact_sum`.
-        english_margin: number of English marker words minus the number of other languages' marker
-            words.
+        norm_sum: exact sum of their norms, an integer in units of 2⁻¹¹²⁶; see `exact_sum`.
+        english_margin: number of occurrences of English marker words minus the number of
+            occurrences of other languages' marker words.
         ids: ids of all terms, ascending, shape (V,); empty if the weighting does not need them.
         df: number of chunks that contain each term, shape (V,).
-        titles: hashes of all titles, ascending, shape (T,).
+        titles: hashes of all distinct titles, ascending, shape (T,).
         title_df: number of chunks that have each title, shape (T,).
         n_chunks_with_title: number of chunks that have a title.
     """
@@ -187,19 +187,20 @@ class Segment:
         positions: position of each chunk, ascending, shape (N,).
         chunks: texts, metadata and titles.
         postings: the inverted index.
-        occurrences: ordinal in the lexicon of each occurrence's term, shape (T,). None in one-shot
-            search, which stores no occurrences and tokenizes the few candidates again.
+        occurrences: ordinal in `postings.lexicon` of each occurrence's term, shape (T,). None in
+            one-shot search, which builds a segment for a single query: it stores no occurrences and
+            tokenizes the few candidates again.
         first_occurrence: index in `occurrences` of each chunk's first occurrence, shape (N,).
         n_occurrences: number of occurrences in each chunk, shape (N,).
         norms: Euclidean norm of each chunk's vector of saturated counts, in which numbers count
             little: see `formulas.norms`, shape (N,).
-        english_margin: English marker words minus other languages' marker words in each chunk,
-            int32 of shape (N,).
+        english_margin: number of occurrences of English marker words minus that of other languages'
+            marker words in each chunk, int32 of shape (N,).
         hashes: a hash of each chunk's terms that does not depend on their order, shape (N,).
         title_hashes: a hash of each chunk's title, 0 for none, shape (N,).
-        title_sizes: number of occurrences in each title, which are the first of the chunk, shape
-            (N,).
-        passages: the vectors of the chunks' passages; None without an encoder.
+        title_sizes: number of occurrences in each chunk's title, shape (N,); they are the first
+            occurrences of the chunk, and counted in `n_occurrences`.
+        passages: the passages of the chunks with their vectors; None without an encoder.
     """
 
     positions: Offsets
@@ -256,7 +257,8 @@ class Segment:
     def nbytes(self) -> int:
         """Bytes of the segment in memory, without metadata.
 
-        These are the texts, titles and arrays, and the maximum that queries derive from the terms.
+        This is the sum of the bytes of the texts, titles and arrays, and of the maximum bytes of
+        the values that queries derive from the terms.
         """
         n_bytes = self.array_bytes + DERIVED_BYTES_PER_TERM * self.postings.lexicon.size
         n_bytes += sum(map(sys.getsizeof, self.chunks.texts))
@@ -310,7 +312,10 @@ class Segment:
         return lexicon, term_ords.take(entries.finish())
 
     def prefix_hashes(self, chunk_ords: Offsets) -> Hashes:
-        """Tokenize chunks again, and return the prefix hash of each token, chunk after chunk."""
+        """Tokenize the chunks with these ordinals again, and return the prefix hash of each token.
+
+        The hashes are in text order, chunk after chunk.
+        """
         hashes = (
             hash_prefixes(tokens.ids, tokens.folded, tokens.start, tokens.length)
             for tokens in self._tokens(chunk_ords)
@@ -332,7 +337,12 @@ class Segment:
         return chunk_ords
 
     def occurrences_of(self, chunk_ords: Offsets) -> TermOrds:
-        """Return the ordinal of each occurrence's term in these chunks, chunk after chunk.
+        """Return the ordinals in the lexicon of the terms of these chunks, in text order.
+
+        There is one ordinal for each occurrence, chunk after chunk.
+
+        Args:
+            chunk_ords: ordinals of the chunks.
 
         Raises:
             ValueError: the segment stores no occurrences.

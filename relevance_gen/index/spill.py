@@ -71,9 +71,10 @@ class Spill:
         self._open_files.close()
 
     def add(self, segment: Segment) -> None:
-        """Write the arrays of a segment to a file.
+        """Write the arrays of a segment to a file, without texts, metadata and titles.
 
-        The chunks follow the chunks of the segments before; the caller must add them to `content`.
+        The caller must pass the chunks of the segment to `content.add`, in order and after the
+        chunks of the segments before.
         """
         self._segments_file.seek(self._segment_bounds[-1])
         arrays = storage.arrays_of(segment)
@@ -81,9 +82,9 @@ class Spill:
         self._segment_bounds.append(writer.end)
 
     def add_with_chunks(self, segment: Segment) -> None:
-        """Write a segment with its chunks, for `open_mapped`.
+        """Write the arrays of a segment, and add its chunks to `content`.
 
-        Metadata that is not JSON stays in memory.
+        Metadata that is not JSON stays in memory; only `open_mapped` returns it.
         """
         self.add(segment)
         for chunk_ord, chunk in enumerate(segment.chunks, self._n_chunks):
@@ -177,13 +178,14 @@ def _copy_other_arrays(
     sizes: Sequence[Mapping[str, int]],
     writer: array_file.Writer,
 ) -> None:
-    """Copy the arrays that do not depend on terms, segment after segment.
+    """Copy the arrays that depend neither on terms nor on texts, segment after segment.
 
-    Offsets and ordinals are increased by the sizes of the segments before.
+    Offsets and ordinals are increased by the sizes of the segments before. The texts, metadata and
+    titles are not copied.
 
     Args:
         segments: the arrays of the segments.
-        sizes: number of items of each axis of each segment.
+        sizes: for each segment, the number of items of each axis.
         writer: writes the merged file.
     """
     for spec in array_layout.STORED:
@@ -207,7 +209,12 @@ def _copy_other_arrays(
 
 @frozen
 class _EntryRange:
-    """A range of entries of one segment's lexicon."""
+    """A range of entries of one segment's lexicon.
+
+    Attributes:
+        segment_index: index of the segment in the list of all segments.
+        entries: the range of indices of the entries.
+    """
 
     segment_index: int
     entries: slice
@@ -278,7 +285,11 @@ class _Window:
         return np.concatenate([part.gather(self.segments, "ids") for part in self.ranges])
 
     def sizes(self, bounds: str) -> Offsets:
-        """Return the number of elements of each entry in the array of `bounds`, shape (n,)."""
+        """Return the number of elements that belong to each entry, shape (n,).
+
+        `bounds` names the array with the bounds of each entry's elements: "first" for the number of
+        postings, "spelling_first" for the number of bytes of the spelling.
+        """
         sizes = []
         for entry_range in self.ranges:
             entries = entry_range.entries

@@ -222,7 +222,14 @@ class ContentWriter:
         return len(encoded_text)
 
     def finish(self, read: Callable[[BinaryIO], Bytes]) -> dict[str, Array]:
-        """Return the arrays by name; `read` returns the content of a file."""
+        """Return the arrays of all chunks that were added, by their names in a saved file.
+
+        These are the bytes of the texts, metadata and titles, and for each the offsets at which the
+        values of the chunks end.
+
+        Args:
+            read: returns the content of a file that `open_file` returned.
+        """
         arrays: dict[str, Array] = {}
         for name, file in self._content_files.items():
             arrays[name] = read(file)
@@ -410,9 +417,15 @@ class _StoredTexts(LazyTexts):
 
 
 class _StoredValues(LazyValues[Any]):
-    """Values that `decode` reads from an array of bytes, for the chunks that have any.
+    """Values of chunks, which `decode` reads from an array of bytes.
 
-    Pickling stores the arrays instead of the values.
+    A chunk has a value if it has any bytes in the array. Pickling stores the arrays instead of the
+    values.
+
+    Args:
+        decode: returns a value; its arguments are the bytes, the ends, and the chunk's ordinal.
+        content: the bytes of the values of all chunks.
+        end: offset in `content` at which the bytes of each chunk end.
     """
 
     def __init__(
@@ -501,7 +514,15 @@ def _fit_together(
     *,
     has_passages: bool,
 ) -> bool:
-    """Return whether every offset and ordinal refers to an existing element, as search assumes."""
+    """Return whether the arrays of a file are consistent with each other, as search assumes.
+
+    Every offset and ordinal must refer to an existing element.
+
+    Args:
+        arrays: all arrays of the file, by name.
+        n_positions: number of positions assigned so far; all positions must be lower.
+        has_passages: whether to check the arrays of passages, too.
+    """
     if not array_layout.are_valid(arrays, has_passages=has_passages):
         return False
     positions = arrays["positions"]
@@ -513,7 +534,11 @@ def _fit_together(
 
 
 def _are_valid_spellings(arrays: Mapping[str, Array]) -> bool:
-    """Return whether each spelling ends with a line end, and no text starts within a character."""
+    """Return whether the spellings of terms and the texts of chunks are divided at valid bytes.
+
+    The last byte of each spelling must be a line end, and the first byte of each chunk's text must
+    not continue a character.
+    """
     last_bytes = arrays["spelling"][arrays["spelling_first"][1:] - 1]
     first_bytes = arrays["text"][arrays["text_end"][:-1]]
     starts_within_character = first_bytes & 0xC0 == 0x80

@@ -38,7 +38,13 @@ class Batch:
         )
 
     def fill(self, tokens: _Integers, positions: _Integers, sequences: _Integers | int) -> None:
-        """Replace the tokens of the batch, with the position and the sequence id of each token."""
+        """Replace the tokens of the batch.
+
+        Args:
+            tokens: the n tokens.
+            positions: position of each token in its sequence.
+            sequences: sequence id of each token, or one id for all tokens.
+        """
         n = len(tokens)
         self.token[:n] = tokens
         self.position[:n] = positions

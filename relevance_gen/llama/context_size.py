@@ -12,12 +12,13 @@ MIN_N_CTX = 256
 
 @frozen
 class MemoryEstimate:
-    """The memory of a context.
+    """The bytes of memory that a context takes.
 
     Attributes:
-        token_bytes: keys and values of one token of one sequence.
-        score_bytes: attention scores of one prefill chunk, for each token of the context.
-        logits_bytes: the buffer for the logits of one computation.
+        token_bytes: bytes of the keys and values of one token of one sequence.
+        score_bytes: bytes of the attention scores of one prefill chunk for one token of a
+            sequence; they are multiplied by the length of one sequence, not by the number of slots.
+        logits_bytes: bytes of the buffer for the logits of one computation.
     """
 
     token_bytes: int
@@ -77,7 +78,8 @@ def next_smaller(
 ) -> ContextSize | None:
     """Return the next size to try if a context of `size` cannot be allocated; None if none is left.
 
-    The number of slots is halved first, then the length.
+    The number of slots is halved while `can_reduce_slots` is true and it is above 1. After that,
+    the length is halved, if `can_shorten` is true and it is above `MIN_N_CTX`.
     """
     if can_reduce_slots and size.n_slots > 1:
         return ContextSize(size.n_ctx, size.n_slots // 2)

@@ -62,7 +62,8 @@ class CrossEncoder(PooledModel):
     Args:
         path, options, on_progress: see `PooledModel`.
         template: the prompt of a generative reranker; see `relevance_gen.Reranker`.
-        answers: its words for yes and no.
+        answers: the words that a generative reranker generates for yes and for no, in this order;
+            each must be one token.
 
     Raises:
         ModelLoadError: also if llama.cpp would compute wrong scores with this file.
@@ -153,9 +154,13 @@ class CrossEncoder(PooledModel):
         ]
 
     def _generative_segments(self, path: str | os.PathLike[str]) -> list[_PromptSegment]:
-        """Return the prompt of a generative reranker.
+        """Return the segments of the prompt of a generative reranker.
 
-        Reject models that do not generate or lack a prompt.
+        Stores the tokens of `answers`, too.
+
+        Raises:
+            ModelLoadError: the model does not generate text, or no prompt for it is known.
+            InvalidRequestError: `answers` are not words of one token each.
         """
         model = self._weights.handle
         pooling = metadata(model, f"{metadata(model, 'general.architecture')}.pooling_type")
@@ -247,7 +252,10 @@ class CrossEncoder(PooledModel):
         return np.concatenate(parts)
 
     def logit(self, tokens: Tokens) -> float:
-        """Return the log odds that the text of a pair answers the query.
+        """Return the log odds that the text answers the query.
+
+        Args:
+            tokens: an input of the model, from `pairs`.
 
         Raises:
             RerankerError: llama.cpp failed, or the file is damaged.

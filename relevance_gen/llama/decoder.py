@@ -49,16 +49,23 @@ _log = logging.getLogger(__name__)
 class Decoder(OpenContext):
     """A `LanguageModel`: a loaded GGUF file with `n_slots` sequences of `n_ctx` tokens each.
 
-    Control tokens print nothing, except those whose text is in `shown`. For the other arguments and
-    the errors see `Weights`.
+    Args:
+        path, on_progress: as for `Weights`.
+        options: the options of the model.
+        shown: texts of the control tokens whose text `piece` returns; other control tokens print
+            nothing.
+
+    Raises:
+        ModelLoadError: as for `Weights`, or the model does not generate text.
+        InvalidRequestError: as for `Weights`.
 
     Attributes:
         prefill_multiple: prefill chunks are padded to a multiple of this many tokens, so that the
             bits of a chunk's result do not depend on the other chunks of the batch; 1 for a model
             that cannot remove the padding.
-        copies_on_device: whether `copy` leaves the data on its device; by default if the model uses
-            a GPU and can remove tokens from a sequence (`can_rewind`).
-        n_threads: threads of the last computation.
+        copies_on_device: whether `copy` copies the data inside the memory of the GPU; by default if
+            the model uses a GPU and can remove tokens from a sequence (`can_rewind`).
+        n_threads: number of threads of the last computation.
     """
 
     def __init__(
@@ -207,8 +214,9 @@ class Decoder(OpenContext):
     def _max_outputs(self) -> int:
         """Return the maximum number of rows whose logits a computation returns.
 
-        llama.cpp reserves 4 · V bytes for each of them on the device, which are few MiB on a GPU
-        if only the last rows of prompts have an output.
+        llama.cpp reserves 4 · V bytes on the device for each of these rows, where V is the size of
+        the vocabulary. On a GPU the maximum is therefore that of a prefill in which only the last
+        token of each prompt has an output.
         """
         if not self._weights.uses_gpu:
             return self._context_batch()
@@ -284,7 +292,10 @@ class Decoder(OpenContext):
     def _prefill_consecutive(
         self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
     ) -> Logits:
-        """Compute the prefill chunks of consecutive slots."""
+        """Compute the prefill chunks of consecutive slots; the arguments are as for `prefill`.
+
+        Return the logits after the last token of each chunk, shape (n, V).
+        """
         length = self._fill_padded(slots, slices, starts)
         # Rows of the batch: chunk by chunk, `length` rows each.
         n_rows = len(slices) * length
@@ -466,11 +477,11 @@ class Decoder(OpenContext):
         return state
 
     def copy(self, source: int, target: int) -> None:
-        """Copy the sequence of slot `source` to slot `target`.
+        """Replace the sequence of slot `target` by a copy of the sequence of slot `source`.
 
         If the model is on a GPU and can be rewound, llama.cpp copies the data inside the GPU
-        memory: it copies the whole memory of the slot, used or not, during the next computation.
-        Otherwise only the used memory is copied, before this method returns.
+        memory, during the next computation: it copies the whole memory of slot `source`, used or
+        not. Otherwise only the used memory is copied, before this method returns.
         """
         self.rewind(target, 0)
         if self.copies_on_device:

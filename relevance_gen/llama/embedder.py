@@ -22,7 +22,13 @@ _POOLINGS = {
 
 @frozen
 class Embedding:
-    """The vector of a text, of length 1 and shape (n_dims,), and the number of read tokens."""
+    """The vector of a text.
+
+    Attributes:
+        vector: the vector, of length 1 and shape (n_dims,).
+        n_tokens: number of tokens that the model read, including those added before and after the
+            text.
+    """
 
     vector: Vector
     n_tokens: int
@@ -32,8 +38,8 @@ class Embedder(PooledModel):
     """A loaded GGUF file of an embedding model, whose metadata names a pooling.
 
     Attributes:
-        n_dims: components of each vector.
-        n_around: tokens that are added before and after each text.
+        n_dims: number of components of each vector.
+        n_around: number of tokens that are added before and after each text, in all.
         pooling: how the vectors of the tokens are combined: ``"mean"``, ``"cls"`` or ``"last"``.
     """
 
@@ -84,7 +90,9 @@ class Embedder(PooledModel):
             return len(self._tokenizer.tokenize_plain(text))
 
     def embed(self, text: str) -> Embedding:
-        """Return the vector of the first `n_ctx` tokens of a text, scaled to length 1.
+        """Return the vector of the beginning of a text, with the number of tokens that were read.
+
+        At most `n_ctx` tokens are read, including those added before and after the text.
 
         Raises:
             EncoderError: llama.cpp failed.

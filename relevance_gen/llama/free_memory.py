@@ -33,7 +33,10 @@ class FreeMemory:
         return f"{self.name}, of which {free} are free"
 
     def fraction(self, fraction: float) -> int:
-        """Return a fraction of the free bytes; 2 GiB if they are unknown."""
+        """Return `fraction`, in [0, 1], of the free bytes.
+
+        If the free bytes are unknown, the result is 2 GiB for any fraction.
+        """
         return _UNKNOWN_BYTES if self.free_bytes is None else int(self.free_bytes * fraction)
 
     def holds(self, n_bytes: int) -> bool:

@@ -30,12 +30,12 @@ class ChatFormat:
         template: the Jinja chat template; None if the file has none.
         bos, eos: the texts of the beginning- and end-of-sequence tokens; empty if the model has
             none.
-        ends: the tokens that end a turn.
+        ends: the ids of the tokens that end a turn.
         control: the texts of all control tokens.
         user_defined: the texts of all other tokens that are matched before a text is tokenized.
         n_ctx: maximum tokens of a prompt and its answer together; 0 if unknown.
-        is_extractive: whether the model can only copy answers from its prompt:
-            ``relevance_gen.extractive`` in its file.
+        is_extractive: whether the model can only copy answers from its prompt, which its file
+            declares with the metadata key ``relevance_gen.extractive``.
     """
 
     template: str | None = None
@@ -49,7 +49,11 @@ class ChatFormat:
 
 
 class Interrupted(Exception):  # noqa: N818 - a signal between model and engine, not an error
-    """`interrupt` stopped a computation; the memory of the slots may hold a part of it."""
+    """`interrupt` stopped a computation.
+
+    The sequences of the slots may contain a part of the tokens that were computed; the caller must
+    remove them with `rewind`.
+    """
 
 
 class LanguageModel(Protocol):
@@ -72,7 +76,11 @@ class LanguageModel(Protocol):
     """Whether `rewind` can remove only the end of a sequence."""
 
     def tokenize(self, text: str, max_tokens: int) -> Tokens:
-        """Return the tokens of `text`; only the last `max_tokens` if that is not 0."""
+        """Return the tokens of `text`, with the BOS token if the model requires it.
+
+        If `max_tokens` is not 0, only the BOS token and the last tokens are returned, at most
+        `max_tokens` in all.
+        """
 
     def tokenize_chat(self, text: str, max_tokens: int) -> Tokens:
         """Return the tokens of a rendered conversation; only the last `max_tokens` if not 0.
@@ -87,32 +95,49 @@ class LanguageModel(Protocol):
     def prefill(
         self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
     ) -> Logits:
-        """Append a prefill chunk to each slot.
+        """Append a prefill chunk, which is a part of a prompt, to each of n slots.
 
-        Return the logits after the last token of each, shape (n, V). They are valid until the next
-        call. All chunks are padded to the length of the longest for the computation.
+        For the computation all chunks are padded to the length of the longest.
+
+        Args:
+            slots: the indices of the slots.
+            slices: the tokens of each slot's chunk.
+            starts: number of tokens that are already in each slot's sequence.
+
+        Returns:
+            The logits after the last token of each chunk, shape (n, n_vocab), valid until the next
+            call.
         """
 
     def prefill_all(self, slot: int, tokens: Tokens, start: int) -> Logits:
-        """Append a prefill chunk to a slot.
+        """Append a prefill chunk of n tokens to a slot.
 
-        Return the logits after each of its tokens, shape (n, V).
+        `start` is the number of tokens that are already in the slot's sequence. Return the logits
+        after each of the n tokens, shape (n, n_vocab).
         """
 
     def decode(
         self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]
     ) -> Logits:
-        """Append tokens to slots.
+        """Append one token to each of B slots.
 
-        Return the logits after each, shape (B, V), valid until the next call. Each slot occurs
-        once. Slots 0, 1, 2 … without gaps are fastest.
+        Each slot occurs once. Slots 0, 1, 2 … without gaps are fastest.
+
+        Args:
+            slots: the indices of the slots.
+            tokens: the token of each slot.
+            positions: the position of each token, which is the number of tokens before it in its
+                slot.
+
+        Returns:
+            The logits after each token, shape (B, n_vocab), valid until the next call.
         """
 
     def rewind(self, slot: int, n_tokens: int) -> None:
         """Remove all but the first `n_tokens` tokens from a slot."""
 
     def copy(self, source: int, target: int) -> None:
-        """Copy the sequence of slot `source` to slot `target`."""
+        """Replace the sequence of slot `target` by a copy of the sequence of slot `source`."""
 
     def saved_bytes(self, slot: int) -> int:
         """Return the size of the state that `save` would return, in bytes."""

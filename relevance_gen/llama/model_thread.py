@@ -24,7 +24,11 @@ GRACE_S = 5.0
 
 
 class ThreadState(Enum):
-    """The state of a thread."""
+    """The state of a thread: its value describes it in words.
+
+    `LOADING` is the first state, and `READY` follows if loading succeeds. `stop` changes either
+    state to `STOPPING`. `CLOSED`, `FAILED` and `LOST` are final.
+    """
 
     LOADING = "loading its model"
     READY = "ready for work"
@@ -46,11 +50,13 @@ class ModelThread(ABC):
     """A thread that owns a model.
 
     Args:
-        owner: the kind of object that the thread belongs to, for its name and errors.
+        owner: a word for the kind of object that the thread belongs to, such as "runner"; the
+            thread's name and its errors contain it.
 
     Attributes:
-        state: changed only by `_transition`.
-        error: the reason of a failure, set together with the state.
+        state: the state of the thread, changed only by `_transition`.
+        error: the reason of a failure, set together with the state; None if there is none.
+        thread: the thread.
         failure: the class of errors that wrap unexpected exceptions.
     """
 
@@ -114,7 +120,10 @@ class ModelThread(ABC):
         return not self.thread.is_alive()
 
     def _transition(self, state: ThreadState, error: BaseException | None = None) -> bool:
-        """Change to `state` if it may follow the current state; return whether it did."""
+        """Change to `state` if it may follow the current state; return whether it did.
+
+        If it did, the attribute `error` is set to the argument `error`.
+        """
         with self._changed:
             if state not in _NEXT.get(self.state, ()):
                 return False
@@ -141,7 +150,10 @@ class ModelThread(ABC):
         atexit.unregister(self._stop_at_exit)
 
     def _mark_lost(self, reason: str) -> None:
-        """Mark the thread as lost: it is blocked inside llama.cpp forever."""
+        """Mark the thread as lost, because it is blocked inside llama.cpp forever; its work fails.
+
+        `reason` is the message with which llama.cpp aborted.
+        """
         kind = ModelLoadError if self.state is ThreadState.LOADING else self.failure
         reason = f"llama.cpp aborted; its memory is not freed until this process ends: {reason}"
         self._end(ThreadState.LOST, kind(reason))

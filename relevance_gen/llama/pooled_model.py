@@ -104,7 +104,16 @@ class PooledModel(OpenContext, ABC):
         self._batch = Batch(self.n_ctx)
 
     def _run(self, tokens: Tokens, has_output: OutputMask = True) -> None:
-        """Run the model on a text of at most `n_ctx` tokens."""
+        """Run the model on a text of at most `n_ctx` tokens.
+
+        Args:
+            tokens: the tokens of the text.
+            has_output: whether the output of each token is computed, for all tokens or for each
+                one.
+
+        Raises:
+            RelevanceGenError: llama.cpp failed; the class of the error is `failure`.
+        """
         n_tokens = len(tokens)
         self._batch.fill(tokens, range(n_tokens), 0)
         self._batch.set_outputs(has_output)
@@ -123,7 +132,10 @@ class PooledModel(OpenContext, ABC):
         self._tuner.record(n_tokens, strategy, (time.perf_counter() - started_s) * scale)
 
     def _pooled_output(self, n: int) -> Vector:
-        """Return the `n` numbers that the model computed for the text."""
+        """Return a copy of the pooled output of the last `_run`.
+
+        It has `n` numbers: the components of a vector, or the scores of a ranking head.
+        """
         return self._copy_floats(lib.llama_get_embeddings_seq(self._context, 0), n)
 
     def _copy_floats(self, first: ctypes._Pointer[ctypes.c_float], n: int) -> Vector:

@@ -105,7 +105,18 @@ class Tokenizer:
         )
 
     def _tokenize_all(self, texts: list[str], max_tokens: int, *, add_special: bool) -> Tokens:
-        """Tokenize each text separately, and return all tokens, or the last `max_tokens`."""
+        """Tokenize each text separately, and return the tokens, one text after another.
+
+        Args:
+            texts: the texts.
+            max_tokens: maximum number of tokens to return: the BOS token, if any, and the last
+                tokens; 0 for no limit.
+            add_special: whether to add the special tokens that the model requires, such as BOS, to
+                the first part of the first text.
+
+        Raises:
+            InvalidRequestError: `max_tokens` is 0, and the texts are much longer than the context.
+        """
         encoded = self._encode_end(texts, max_tokens)
         parts = [part for text in encoded for part in self._split_runs(text)]
         tokens = np.concatenate(
@@ -126,13 +137,13 @@ class Tokenizer:
     def _encode_end(self, texts: list[str], max_tokens: int) -> list[bytes]:
         """Return the end of the joined texts as UTF-8, one item for each text.
 
-        The end has at most as many bytes as `max_tokens` tokens can have, or the tokens of a
-        context if `max_tokens` is 0 or larger than the context. If the end begins in the middle of
-        one of `texts`, the first item is the rest of this text. Texts before the end are left out;
-        they are not encoded, so they cost no time.
+        The maximum size of the end is the number of bytes that `max_tokens` tokens can have, or
+        that the `n_ctx` tokens of a context can have if `max_tokens` is 0 or larger than `n_ctx`.
+        If the end begins in the middle of one of `texts`, the first item is the rest of this text.
+        Texts before the end are left out; they are not encoded, so they cost no time.
 
         Raises:
-            InvalidRequestError: `max_tokens` is 0, and the texts are longer than the limit.
+            InvalidRequestError: `max_tokens` is 0, and the texts are longer than this size.
         """
         n_tokens = min(max_tokens or self._n_ctx, self._n_ctx)
         max_bytes = MAX_BYTES_PER_TOKEN * n_tokens + _SPARE_BYTES
@@ -178,7 +189,12 @@ class Tokenizer:
         return tokens[:n].copy()
 
     def chat_format(self, template: bytes | None, *, is_extractive: bool) -> ChatFormat:
-        """Return the properties of the vocabulary and the file that chat rendering needs."""
+        """Return the `ChatFormat` of the model with this vocabulary.
+
+        Args:
+            template: the chat template in the model's file; None if it has none.
+            is_extractive: the value of `ChatFormat.is_extractive`.
+        """
         vocabulary = self._handle
         tokens = range(lib.llama_vocab_n_tokens(vocabulary))
         control = []

@@ -155,6 +155,11 @@ def _find_corrections(query: Query, unknown: Sequence[str], segments: Segments) 
     """Return replacements of query words that occur in no chunk.
 
     Other spellings (`spelling_variants`) are first, then corrections of misspelled words.
+
+    Args:
+        query: the query.
+        unknown: the words of the query that occur in no chunk.
+        segments: the chunks, in which the replacements must occur.
     """
     variants = find_variants(query.text, unknown)
     misspelled = query.misspelled(unknown)
@@ -213,10 +218,11 @@ def score(
 ) -> CandidateTable:
     """Return the `n` best chunks as candidates, with the scores of all stages.
 
-    Chunks with the same lexical score as the last of them are also candidates. There are more than
-    `n` candidates if a stage scores more chunks, and also if there is a filter: then the best
-    chunks that do not pass the filter are included, because the score of a chunk must not depend on
-    the filter.
+    At least `N_STAGE_CANDIDATES` chunks are returned if as many match, even if `n` is lower.
+    Chunks with the same lexical score as the last of the `n` chunks are also candidates. There are
+    more candidates if a rerank stage scores more chunks, and also if there is a filter: then the
+    best chunks that do not pass the filter are included, because the score of a chunk must not
+    depend on the filter.
     """
     n = max(n, N_STAGE_CANDIDATES)
     includes_unmatched = False
@@ -289,11 +295,11 @@ def metadata_keys(segments: Segments) -> frozenset[str] | None:
 
 
 def _group_hashes(distinct: str | GroupKeys, positions: Offsets, segments: Segments) -> Ids:
-    """Return for each chunk a hash of its value under a metadata key, shape (n,).
+    """Return a hash of each chunk's value under a metadata key, 0 without the key, shape (n,).
 
     Args:
-        distinct: the metadata key, or `GroupKeys` that hold the hashes of all chunks.
-        positions: positions of the chunks.
+        distinct: the metadata key, or `GroupKeys` with the hash of every chunk of the index.
+        positions: positions of the chunks, shape (n,).
         segments: the chunks.
 
     Raises:
@@ -315,7 +321,16 @@ def _build_response(
     token_counts: SearchMetadata,
     n_collapsed: Mapping[int, int],
 ) -> SearchResponse:
-    """Return the response: the ranked chunks with stored fields and, if requested, spans."""
+    """Return the response: the ranked chunks with stored fields and, if requested, spans.
+
+    Args:
+        params: the query and the options of the search.
+        ranking: the chunks to return, in the order of the results.
+        segments: the chunks.
+        token_counts: the token counts that the response contains as its metadata.
+        n_collapsed: for the position of a result, the number of chunks that `params.distinct` left
+            out because they have the same value; 0 for a position that is not in the mapping.
+    """
     chunks = []
     if ranking.positions.size:
         request = FeatureRequest(ranking.positions, (STORED_FIELDS,))

@@ -113,10 +113,22 @@ def answer_once(
     progress: Progress | bool | None = None,
     counts_now: bool = False,
 ) -> SearchResponse:
-    """Search chunks once, as `search` does, with the options in `params`.
+    """Search chunks once, as `search` does.
 
-    Token counts are computed when they are first read; with `counts_now`, before the function
-    returns. The other arguments and the errors are as for `search`.
+    Args:
+        params: the query and the options of the search.
+        chunks: as for `search`.
+        models: the encoder and the reranker of the search.
+        text: as for `search`.
+        blank: as for `search`.
+        weighting: as for `search`.
+        encoding: as for `search`.
+        progress: as for `search`.
+        counts_now: whether the token counts of the response are computed before the function
+            returns; otherwise they are computed when they are first read.
+
+    Raises:
+        InvalidRequestError, EncoderError, RerankerError: as for `search`.
     """
     rerank_stages = models.rerank_stages(params)
     term_weighting = weighting_named(weighting)
@@ -169,8 +181,8 @@ class OneShotSegments(LocalSegments):
     def match_terms(self, request: MatchRequest) -> MatchResponse:
         """Return the terms that each word of the query matches.
 
-        If a word must be corrected, all terms are indexed first, because the correct word can begin
-        with other letters.
+        If `request.with_all_terms` is true, because a word must be corrected, all terms are indexed
+        first: the correct word can begin with other letters.
         """
         if request.with_all_terms and not self._has_all_terms:
             super().__init__((), self.weighting)  # free the incomplete index first

@@ -88,10 +88,17 @@ class BaseIndex(ABC):
         *,
         allow_partial: bool = False,
     ) -> list[SearchResponse]:
-        """Return the response to each of several searches of the same state of the index.
+        """Return the response to each of several searches; no change of the index is between them.
 
-        With `allow_partial`, a cluster searches without the chunks that it cannot read, instead of
-        raising `ChunksMissingError`. The errors are as for `search`.
+        Args:
+            searches: the query and the options of each search.
+            models: the encoder and the reranker of all searches.
+            allow_partial: whether a cluster searches without the chunks that it cannot read,
+                instead of raising `ChunksMissingError`.
+
+        Raises:
+            InvalidRequestError, EncoderError, RerankerError, ChunksMissingError, ClusterError: as
+                for `search`.
         """
 
     @with_options(ExplainOptions)
@@ -118,4 +125,10 @@ class BaseIndex(ABC):
     def explain_one(
         self, params: SearchParams, chunk: int, models: SearchModels = NO_MODELS
     ) -> Explanation:
-        """Return the explanation of the score that the chunk at a position has in one search."""
+        """Return the explanation of the score of one chunk in one search.
+
+        Args:
+            params: the query and the options of the search.
+            chunk: position of the chunk.
+            models: the encoder and the reranker of the search.
+        """

@@ -89,10 +89,15 @@ class _State:
         added: Sequence[str] = (),
         removed: Sequence[str] = (),
     ) -> _State:
-        """Return the state after a change: an index of these segments and assigned positions.
+        """Return the state after a change; this state is not changed.
 
-        `added` and `removed` are the texts of the added and the removed chunks, by which the token
-        count is updated.
+        If the tokens have been counted, the number is updated by the added and the removed texts.
+
+        Args:
+            segments: the segments after the change.
+            n_positions: number of positions assigned after the change.
+            added: texts of the added chunks.
+            removed: texts of the removed chunks.
         """
         n_tokens = self._n_tokens
         if n_tokens is not None:
@@ -243,9 +248,13 @@ class ChunkIndex(MutableIndex):
         allow_partial: bool = False,
         rerankings: Sequence[RerankStage] = (),
     ) -> list[SearchResponse]:
-        """Return the response to each of several searches of the same state of the index.
+        """Return the response to each of several searches; no change of the index is between them.
 
-        The stages of `rerankings` run after the encoder and before the reranker.
+        Args:
+            searches: as for `BaseIndex.answer_all`.
+            models: as for `BaseIndex.answer_all`.
+            allow_partial: as for `BaseIndex.answer_all`.
+            rerankings: further stages, which run after the encoder and before the reranker.
         """
         del allow_partial
         state, models = self._state, self._with_own_models(models)
@@ -545,9 +554,14 @@ def _segments_of(
     n_jobs: int | None,
     progress: Progress | None,
 ) -> list[Segment]:
-    """Build the segments of chunks in `n_jobs` processes, one segment in each, and return them.
+    """Build the segments of chunks in at most `n_jobs` processes, one in each, and return them.
 
-    The last three arguments are as for `ChunkIndex`. `positions` has the position of each chunk.
+    Args:
+        chunks: the chunks, N of them, none blank.
+        positions: position of each chunk in the index, ascending, shape (N,).
+        encoder: as for `ChunkIndex`.
+        n_jobs: as for `ChunkIndex`.
+        progress: as for `ChunkIndex`.
     """
     build_progress = progress if encoder is None else None
     n_processes = 1
@@ -579,7 +593,13 @@ def _unpickled(content: bytes, counter: TokenCounter, encoder: TextEncoder | Non
 def opened(
     parts: Sequence[storage.SavedIndex], counter: TokenCounter, encoder: TextEncoder | None = None
 ) -> ChunkIndex:
-    """Return one index of all chunks in several saved indexes, each chunk at its saved position."""
+    """Return one index of all chunks in several saved indexes, each chunk at its saved position.
+
+    Args:
+        parts: the saved indexes, at least one, with disjoint positions and the same weighting.
+        counter: counts tokens in the encoding of the saved indexes.
+        encoder: the encoder of the saved vectors; None to discard the vectors.
+    """
     index = ChunkIndex.__new__(ChunkIndex)
     segments = [
         part.segment if encoder is not None else evolve(part.segment, passages=None)

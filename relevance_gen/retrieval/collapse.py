@@ -49,7 +49,11 @@ class GroupKeys:
 
 @frozen
 class GroupHashes(FeatureSpec):
-    """A feature spec: the hash of each chunk's value under a metadata key; 0 without the key."""
+    """A feature spec: the hash of each chunk's value under a metadata key; 0 without the key.
+
+    Attributes:
+        key: the metadata key.
+    """
 
     key: str
 

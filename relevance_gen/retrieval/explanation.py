@@ -147,9 +147,17 @@ def _term_contributions(
 def _rerank_contributions(
     table: CandidateTable, rerank_stages: Sequence[RerankStage], row: int
 ) -> tuple[dict[str, Any], float]:
-    """Return the contributions of rerank stages to the score of the chunk in a row of the table.
+    """Return the contributions of rerank stages to the score of one chunk.
 
-    The second value is the share of the chunk's lexical score that remains in the final score.
+    Args:
+        table: the candidates.
+        rerank_stages: the stages, in the order in which they ran.
+        row: row of the chunk in the table.
+
+    Returns:
+        Values by the names of fields of `Explanation`: the contributions to the final score, and
+        other fields. The second value is the factor by which the stages multiplied the chunk's
+        lexical score in the final score.
     """
     scores = [float(before[row]) for before in (*table.scores_before, table.scores)]
     notes: dict[str, Any] = {}  # fields other than contributions

@@ -124,9 +124,12 @@ def _append_spans(spans_of_text: list[list[Span]], ranges: _Ranges, first_chars:
 
 
 def _find_matches(text: str, first_chars: Offsets, terms: WeightedTerms) -> _Matches:
-    """Return the tokens of texts that match the query.
+    """Return the tokens of several texts that match the query.
 
-    The texts are joined by line ends and begin at `first_chars`.
+    Args:
+        text: the texts, joined by line ends.
+        first_chars: offset of each text's first code point in `text`.
+        terms: the terms of the query.
     """
     subject = terms.subject
     matches = [terms.matches[i] for i in subject]
@@ -175,7 +178,7 @@ def _find_tokens(ids: Ids, tokens: Occurrences) -> tuple[Offsets, Offsets]:
 
 
 def _best_passages(matches: _Matches) -> _Ranges:
-    """Return the best passage of each text that has any."""
+    """Return the best passage of each text that has a match."""
     weight, last = _weigh_windows(matches)
     extent = matches.token[last] - matches.token
     order = np.lexsort((extent, -weight, matches.text))

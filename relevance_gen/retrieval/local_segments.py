@@ -113,7 +113,10 @@ class LocalSegments:
         return MatchResponse.merge(parts, request)
 
     def top_candidates(self, request: CandidateRequest) -> Candidates:
-        """Return the chunks with the highest lexical scores, and features of the best of them."""
+        """Return the chunks with the highest lexical scores.
+
+        `Candidates.features` has the features of the best `request.n_features` of these chunks.
+        """
         raise_if_cancelled()
         if len(self.scorers) == 1:
             candidates = self.scorers[0].top_candidates(request)

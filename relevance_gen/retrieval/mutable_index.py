@@ -53,12 +53,17 @@ class MutableIndex(BaseIndex):
     def _add(self, chunks: Chunks, find_replaced: FindPositions | None = None) -> range:
         """Add valid chunks, at least one, and return their positions.
 
-        The chunks at the positions that `find_replaced` returns are removed by the same change.
+        `find_replaced` is called with the number of assigned positions and the segments before the
+        change. The chunks at the positions that it returns are removed by the same change.
         """
 
     @abstractmethod
     def _remove(self, find_positions: FindPositions) -> int:
-        """Remove the chunks at the positions that a function finds; return their number."""
+        """Remove chunks, and return the number of removed chunks.
+
+        `find_positions` is called with the number of assigned positions and the segments, and
+        returns the positions of the chunks to remove.
+        """
 
     def _with_own_models(self, models: SearchModels) -> SearchModels:
         """Return the caller's models; the index's own models replace models that are None."""
@@ -72,9 +77,13 @@ class MutableIndex(BaseIndex):
         *,
         rerankings: Sequence[RerankStage] = (),
     ) -> Explanation:
-        """Return the explanation of the score that the chunk at a position has in one search.
+        """Return the explanation of the score of one chunk in one search.
 
-        The stages of `rerankings` run after the encoder and before the reranker.
+        Args:
+            params: the query and the options of the search.
+            chunk: position of the chunk.
+            models: the encoder and the reranker of the search.
+            rerankings: further stages, which run after the encoder and before the reranker.
         """
         stages = self._with_own_models(models).rerank_stages(params, rerankings)
         return self._read(partial(_explain, params, chunk, stages))
@@ -103,7 +112,7 @@ class MutableIndex(BaseIndex):
 
     @property
     def metadata_keys(self) -> set[str]:
-        """The metadata keys of all chunks."""
+        """The metadata keys of all chunks; empty if a cluster cannot read some of the chunks."""
         return self._read(lambda _, segments: set(metadata_keys(segments) or ()))
 
     def add(

@@ -145,7 +145,10 @@ def _parse(line: bytes, location: str) -> Any:
 
 
 def _decompressed(file: Any, compression: str) -> Any:
-    """Return a file object that reads the decompressed content of `file`."""
+    """Return a file object that reads the decompressed content of `file`.
+
+    `compression` is ".gz", ".zst", or "" to return `file` itself.
+    """
     if compression == ".gz":
         return gzip.open(file)
     if compression == ".zst":
@@ -223,10 +226,17 @@ def rows(
     start: int = 0,
     stop: int = sys.maxsize,
 ) -> Iterator[Batch]:
-    """Yield the rows [start, stop) of a Parquet file in batches of about `max_bytes`.
+    """Yield the rows [start, stop) of a Parquet file in batches.
 
-    Row groups without any of these rows are not read; in the first other group the rows before
-    `start` are dropped.
+    A batch is a list of at most 256 pairs of a location and a row. Row groups without any of these
+    rows are not read; in the first other group the rows before `start` are dropped.
+
+    Args:
+        file: the file.
+        name: name of the file for locations.
+        max_bytes: approximate maximum of the uncompressed bytes of a batch.
+        start: index in the file of the first row.
+        stop: index in the file of the row after the last.
 
     Raises:
         InvalidRequestError: as for `row_groups`, or a row has a value that Python cannot represent;

@@ -59,9 +59,9 @@ class Records:
 
     Args:
         source: the source.
-        text: the field that has a record's text.
-        title: the field that has its title, if any.
-        blank: how to handle blank texts.
+        text: name of the field that has the text of a record.
+        title: name of the field that has the title of a record; a record may lack it.
+        blank: "error" to refuse records with a blank text, "skip" to leave them out.
         memory_bytes: approximate memory that may be used to index the chunks of a block, at least
             16 MiB.
 
@@ -138,7 +138,7 @@ class Records:
         `n_encoded_bytes` is the size of the text in UTF-8.
 
         Raises:
-            InvalidRequestError: indexing the text alone takes more than the memory.
+            InvalidRequestError: indexing the text alone takes more than `memory_bytes`.
         """
         size = sys.getsizeof(text) + sys.getsizeof(title) + _CHUNK_OVERHEAD_BYTES
         size += _BYTES_PER_WIDE_BYTE * (n_encoded_bytes - len(text))
@@ -187,13 +187,15 @@ class Records:
         fraction_before: float = 0.0,
         fraction: float = 1.0,
     ) -> Iterator[tuple[str, Any]]:
-        """Yield the records of a file or a folder.
+        """Yield the location and the value of each record of a file or a folder.
+
+        Sets `read_fraction`.
 
         Args:
             source: path of the file or folder.
-            location: its location, for errors.
-            fraction_before: fraction of the whole source that is before the file.
-            fraction: fraction of the whole source that the file is.
+            location: where the path is in the source, as ``source[3]``, for errors about the path.
+            fraction_before: fraction of the whole source that is before the file, in [0, 1].
+            fraction: fraction of the whole source that the file is, in [0, 1].
         """
         path = Path(check_path(location, source, takes_addresses="ClusterIndex(source=…)"))
         n_bytes = max(path.stat().st_size, 1)  # raises an error if the path does not exist
@@ -228,7 +230,10 @@ class Records:
 
 
 def is_record_file(path: str) -> bool:
-    """Return whether a path is a file with a name of JSON lines, also compressed, or Parquet."""
+    """Return whether a file exists at a path and its name is that of JSON lines or Parquet.
+
+    JSON lines may be compressed, as in ``a.jsonl.gz``.
+    """
     if kind_of(path).kind is None:
         return False
     # Path raises an error for a text that is too long for a path.

@@ -110,6 +110,10 @@ class HubModel:
         """Return the path of the file in the hub's cache that `choose_file` selects.
 
         The result is None if the cache does not hold the file, or not all of its parts.
+
+        Args:
+            hub: the module ``huggingface_hub``.
+            selection: as for `choose_file`; the attribute `selection` is not used.
         """
         try:
             snapshot = hub.snapshot_download(

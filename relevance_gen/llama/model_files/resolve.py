@@ -83,10 +83,13 @@ def resolve(
 ) -> Path:
     """Return the path of the file of `model`.
 
-    The path of an existing file is returned unchanged. None means the value of
-    ``RELEVANCE_GEN_MODEL``, or the embedded model if that is not set. ``owner/name``,
-    ``owner/name:QUANTIZATION`` or ``owner/name:FILE`` is a repository on the Hugging Face hub, of
-    which one file is downloaded once: by default its Q4_K_M, Q8_0 or first file.
+    Args:
+        model: the path of an existing file, which is returned unchanged. Or a repository on the
+            Hugging Face hub, ``owner/name``, ``owner/name:QUANTIZATION`` or ``owner/name:FILE``, of
+            which one file is downloaded once: by default its Q4_K_M, Q8_0 or first file. None means
+            the value of ``RELEVANCE_GEN_MODEL``, or the embedded model if that is not set.
+        environment: the environment variables, of which ``RELEVANCE_GEN_MODEL`` is read.
+        embedded: the path of the embedded model.
 
     Raises:
         ModelLoadError: the model does not exist or cannot be downloaded, or its name is ``none``,

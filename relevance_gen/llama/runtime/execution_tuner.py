@@ -125,7 +125,14 @@ class ExecutionTuner:
         self.record(n_rows, strategy, self._clock() - started_s)
 
     def record(self, n_rows: int, strategy: Strategy, seconds: float) -> None:
-        """Record the time of a step."""
+        """Record the time of a step.
+
+        Args:
+            n_rows: rows of the step's batch.
+            strategy: the strategy by which the step was computed, as `strategy` returned it for
+                `n_rows`.
+            seconds: the time of the step.
+        """
         timings = self._timings_of(n_rows, can_split=strategy.can_split)
         median_s = timings.median_s()
         if strategy == timings.current:
@@ -145,9 +152,10 @@ class ExecutionTuner:
             self._n_threads = strategy.n_threads
 
     def _timings_of(self, n_rows: int, *, can_split: bool) -> _StepTimings:
-        """Return the timings of steps of about `n_rows` rows.
+        """Return the timings of steps of `n_rows` rows, and of steps of similar size.
 
-        The sizes of larger batches are grouped by powers of two.
+        Up to `_MAX_SPLIT_ROWS` rows each number of rows has its own timings; larger numbers are
+        grouped by powers of two. Timings for either value of `can_split` are separate.
         """
         size = n_rows
         if n_rows > _MAX_SPLIT_ROWS:

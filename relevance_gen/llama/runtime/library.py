@@ -48,7 +48,12 @@ _level = logging.DEBUG
 
 
 def _write(level: int, text: bytes, _: Any) -> None:
-    """Send llama.cpp's own log to the logger ``relevance_gen.llama``."""
+    """Write a line of llama.cpp's own log to the logger ``relevance_gen.llama``.
+
+    Args:
+        level: llama.cpp's level, from 1 (debug) to 4 (error); 5 continues the previous line.
+        text: the line.
+    """
     global _level
     _level = _LEVELS.get(level, _level)  # level 5 continues the previous line
     message = text.decode(errors="replace").rstrip()
@@ -98,7 +103,10 @@ def clear_errors() -> None:
 
 
 def build() -> str:
-    """Return an identifier of the loaded build of llama.cpp."""
+    """Return an identifier of the loaded build of llama.cpp.
+
+    It consists of the path and the modification time of the library.
+    """
     library = Path(lib._lib._name)
     return f"{library} {library.stat().st_mtime_ns}"
 
@@ -109,5 +117,8 @@ def system_info() -> str:
 
 
 def pointer(array: NDArray[Any], kind: Any) -> Any:
-    """Return a C pointer to an array's first element; the array must outlive it."""
+    """Return a C pointer to an array's first element; the array must outlive it.
+
+    `kind` is the ctypes type of the elements.
+    """
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))

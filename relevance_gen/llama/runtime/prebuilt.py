@@ -144,7 +144,7 @@ def _extend_context_params(bindings: Any) -> None:
 
 
 def _check_structures(bindings: Any) -> None:
-    """Compare the sizes and default values of structures.
+    """Compare the sizes and default values of structures in the bindings with those of the library.
 
     Raises:
         ValueError: a size or a value differs.

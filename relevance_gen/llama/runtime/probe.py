@@ -81,9 +81,10 @@ def _status(command: Sequence[str]) -> int | None:
 
 
 def _store(path: Path, answer: str) -> None:
-    """Write `answer` atomically.
+    """Write the result of a trial to the file `path` atomically.
 
-    If the directory is not writable, the next process repeats the trial.
+    `answer` is "safe" or "crashes". If the directory is not writable, the next process repeats the
+    trial.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
