@@ -204,8 +204,8 @@ class AsyncTextStream(AsyncIterator[TextPiece]):
     async def _start(self) -> Future[GenerationResponse]:
         """Submit the request in a thread, and return its future.
 
-        The thread of the model calls functions that pass each piece of text, and None at the end,
-        to the queue of pieces in the event loop.
+        Each piece of text that the model's thread generates is put into the queue `_pieces` by the
+        event loop. None is put into the queue when the request has ended.
         """
         loop = asyncio.get_running_loop()
         pieces = self._pieces
@@ -248,7 +248,10 @@ async def _response(submit: Callable[[], Future[GenerationResponse]]) -> Generat
 
 
 async def _in_thread(start: Callable[[], _Started]) -> _Started:
-    """Call a function in a thread; cancel what it returns if the task is cancelled meanwhile."""
+    """Call `start` in a thread and return its result, which must have a method ``cancel``.
+
+    If the task is cancelled during the call, the result is cancelled when the call has ended.
+    """
     started = asyncio.get_running_loop().run_in_executor(None, start)
     try:
         return await asyncio.shield(started)

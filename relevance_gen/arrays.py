@@ -30,15 +30,16 @@ Number = TypeVar("Number", bound=np.number)
 
 
 class GrowingArray(Generic[Number]):
-    """An array to which arrays are appended, of one dimension.
+    """A one-dimensional array to whose end arrays can be appended.
 
-    The capacity is doubled when it is used up. Capacity that has not been written takes no memory,
-    because the operating system allocates pages on first use. A list of arrays and
-    `numpy.concatenate` would take the memory twice.
+    If the capacity is exceeded, the array is copied into one of twice the required size. Capacity
+    that has not been written takes no memory, because the operating system allocates pages on
+    first use. A list of arrays that `numpy.concatenate` joins at the end would take twice the
+    memory of the elements.
 
     Args:
         dtype: type of the elements.
-        capacity: number of elements to allocate first.
+        capacity: number of elements for which space is allocated at the beginning.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class GrowingArray(Generic[Number]):
         return self._size
 
     def extend(self, values: npt.NDArray[Any]) -> None:
-        """Append the elements of an array; the type of this array must be able to hold them."""
+        """Append the elements of `values`; the dtype of this object must be able to hold them."""
         size = self._size + values.size
         if size > self._array.size:
             larger = np.empty(2 * size, self._array.dtype)
@@ -89,7 +90,10 @@ def concat(
     arrays: Iterable[npt.NDArray[Number]],
     dtype: type[Number],
 ) -> npt.NDArray[Number]:
-    """Concatenate any number of arrays of type `dtype`; return a single array without a copy."""
+    """Return the concatenation of any number of arrays of type `dtype`; empty without arrays.
+
+    If there is only one array, it is returned itself and not copied.
+    """
     parts = list(arrays)
     if len(parts) == 1:
         return parts[0]
@@ -108,7 +112,11 @@ def starts_of(lengths: npt.NDArray[Any]) -> Offsets:
 
 
 def bounds_of(lengths: npt.NDArray[Any]) -> Offsets:
-    """Return the start of each of n adjacent pieces, then the end of the last, shape (n + 1,)."""
+    """Return the bounds of n adjacent pieces that have these lengths, shape (n + 1,).
+
+    Element i is the start of piece i, beginning with 0, and the last element is the end of the last
+    piece.
+    """
     bounds = np.zeros(lengths.size + 1, np.int64)
     np.cumsum(lengths, out=bounds[1:])
     return bounds
@@ -130,7 +138,9 @@ def find(
     ascending: npt.NDArray[Any],
     values: npt.NDArray[Any],
 ) -> Offsets:
-    """Return the index of each value in an ascending array, the first of equals; -1 if absent.
+    """Return, for each of `values`, the index of an equal element of `ascending`; -1 if absent.
+
+    If several elements of `ascending` are equal, the index of the first is returned.
 
     >>> find(np.array([3, 5]), np.array([5, 4, 9])).tolist()
     [1, -1, -1]
@@ -147,9 +157,11 @@ def find_all(
     ascending: npt.NDArray[Any],
     values: npt.NDArray[Any],
 ) -> tuple[Offsets, Offsets]:
-    """Return all indices of each value in an ascending array that can have equal elements.
+    """Return, for each of `values`, the indices of all equal elements of `ascending`.
 
-    Returns the indices, value after value, and the number of indices of each value.
+    Returns:
+        The indices for the first value, then for the second value and so on, in one array; and the
+        number of indices for each value.
 
     >>> indices, counts = find_all(np.array([3, 5, 5]), np.array([5, 4, 3]))
     >>> indices.tolist(), counts.tolist()
@@ -168,7 +180,10 @@ def run_starts(values: npt.NDArray[Any]) -> Flags:
 
 
 def runs(values: npt.NDArray[Any]) -> tuple[Offsets, Offsets]:
-    """Return the starts and the lengths of the runs of equal adjacent values."""
+    """Return the indices at which runs of equal adjacent values start, and the runs' lengths.
+
+    Each run is as long as possible; an element that equals none of its neighbors is a run.
+    """
     is_edge = np.ones(values.size + 1, bool)
     inner = is_edge[1:-1]
     np.not_equal(values[1:], values[:-1], out=inner)
@@ -186,10 +201,12 @@ def unique(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
 
 
 def inverse(order: npt.NDArray[Any]) -> Offsets:
-    """Return the inverse of a permutation: for each old index, the new index of its element.
+    """Return the inverse of a permutation.
+
+    If ``order[new]`` is ``old``, element ``old`` of the result is ``new``.
 
     Args:
-        order: for each new index, the old index of its element.
+        order: a permutation of the integers from 0 to n - 1, shape (n,).
     """
     new_index = np.empty(order.size, np.int64)
     new_index[order] = np.arange(order.size)
@@ -229,9 +246,10 @@ def _digit(
 
 
 def order_by_id(ids: Ids) -> Counts:
-    """Return the indices that sort ids; the order of equal ids is stable.
+    """Return the indices that sort 64-bit ids; equal ids keep their order.
 
-    The ids are sorted by the fewest leading 16-bit digits that suffice, usually two of four.
+    An id has four 16-bit digits. The ids are sorted by their two highest digits. If this does not
+    sort them completely, they are sorted by three digits, and if necessary by all four.
     """
     for n_digits in (2, 3):
         order = order_by_digits(ids, n_digits, 64 - 16 * n_digits)
@@ -246,7 +264,7 @@ def sum_by(
     weights: npt.NDArray[Any],
     n_groups: int,
 ) -> Floats:
-    """Return the sum of the weights of each group, shape (n_groups,).
+    """Return the sum of the weights of each group, shape (n_groups,); 0 for an empty group.
 
     Weights are added in their order, so that equal input gives bit-identical sums.
 

@@ -134,7 +134,7 @@ def list_of(noun: str, min_items: int, max_items: int) -> Rule:
 
 
 def one_of(*names: str) -> Rule:
-    """Return a validator that accepts only these names."""
+    """Return a validator of strings that accepts only the given names."""
     quoted = " or ".join(f'"{name}"' for name in names)
     return Rule(quoted, lambda value: isinstance(value, str) and value in names)
 
@@ -241,7 +241,10 @@ def as_tuple(value: Any) -> Any:
 
 
 def as_texts(value: Any) -> Any:
-    """Convert a list of strings, or a single string, to a tuple."""
+    """Convert a string to a tuple with this string as its only item, and a list to a tuple.
+
+    Return any other value unchanged.
+    """
     return (value,) if isinstance(value, str) else as_tuple(value)
 
 

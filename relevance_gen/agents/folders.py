@@ -1,6 +1,7 @@
 """Search several folders together.
 
-Paths begin with the name of the folder, unless there is only one folder.
+The paths of files that agents send and receive begin with the name of a folder, as `name_folders`
+returns it. If there is only one folder, the paths are relative to this folder.
 """
 
 from __future__ import annotations
@@ -67,10 +68,10 @@ class _FolderPath:
 
 @frozen
 class _SelectedFiles:
-    """The files of one folder that a tool call selected with its folder and its glob.
+    """The files of one folder that the arguments ``folder`` and ``glob`` of a tool call select.
 
     Attributes:
-        folder: the name of the folder; "" for a single folder.
+        folder: the name of the folder in `Folders.indexes`; "" if there is only one folder.
         snapshot: the state of the folder when the files were selected.
         paths: the paths of the selected files, relative to the folder.
     """
@@ -118,9 +119,13 @@ class Folders:
             self._snapshot(name, max_wait_s=None)
 
     def search(self, query: str, top_n: int, folder: str, glob: str) -> ToolSearchResult:
-        """Return the `top_n` best results in the files below a folder that match a glob.
+        """Search the files below a folder that match a glob; return the best results, best first.
 
-        An empty folder means all folders, and an empty glob all files.
+        Args:
+            query: the question.
+            top_n: maximum number of results of all folders together.
+            folder: the path of a folder, as in the paths that `files` returns; "" for all folders.
+            glob: a pattern for paths, relative to the indexed folder; "" for all files.
 
         Raises:
             InvalidRequestError: the folder or the glob matches no file, or an argument is invalid.
@@ -143,7 +148,11 @@ class Folders:
     def files(self, folder: str, glob: str) -> list[str]:
         """Return the paths of the files below a folder that match a glob.
 
-        An empty folder means all folders, and an empty glob all files.
+        If there are several folders, each path begins with the name of its folder.
+
+        Args:
+            folder: the path of a folder, in the form of the returned paths; "" for all folders.
+            glob: a pattern for paths, relative to the indexed folder; "" for all files.
 
         Raises:
             InvalidRequestError: the folder or the glob matches no file, or an argument is invalid.
@@ -166,7 +175,8 @@ class Folders:
             path: a path as `files` returns it, also in the form of `escape_path`.
             first_line: number of the first line to return, from 1.
             last_line: number of the last line to return; None for the last line of the file.
-            max_chars: maximum characters of a plain text that are held in memory.
+            max_chars: maximum number of characters that are held in memory if the file is plain
+                text; see `FolderSnapshot.read`.
 
         Raises:
             InvalidRequestError: the file is not searched, cannot be read, or has fewer than
@@ -201,9 +211,14 @@ class Folders:
         )
 
     def _select(self, folder: str, glob: str) -> Iterator[_SelectedFiles]:
-        """Yield, for each folder, its files below the path `folder` that match `glob`.
+        """Yield the selected files of each indexed folder that `folder` refers to.
 
-        An empty `folder` means all folders, and an empty `glob` all files.
+        A folder without selected files is also yielded.
+
+        Args:
+            folder: a path that begins with the name of an indexed folder if there are several;
+                files below this path are selected. "" selects from all indexed folders.
+            glob: a pattern for paths relative to the indexed folder; "" for all files.
 
         Raises:
             InvalidRequestError: `folder` or `glob` is given and no file is selected. It is raised
@@ -229,9 +244,16 @@ class Folders:
     def _locate(self, path: str, field: str) -> _FolderPath:
         """Split a path into the name of its folder and the path in that folder.
 
+        If there is only one folder, its name is "" and the path is not split. If there are several,
+        the path "." as a `folder` argument has the result ("", ""), which stands for all folders.
+
+        Args:
+            path: the path, as a caller wrote it.
+            field: the name of the parameter that contains the path, for errors.
+
         Raises:
-            InvalidRequestError: the path does not begin with the name of a folder. The error names
-                the parameter `field`.
+            InvalidRequestError: there are several folders, and the path does not begin with the
+                name of one of them.
         """
         normal = os.path.normpath(path)
         normal = "" if normal == "." else normal

@@ -168,7 +168,7 @@ async def _serve_stdio(server: Server) -> None:
 
 
 def _begin_to_read(folders: Folders) -> None:
-    """Start a background thread that reads the files of the folders."""
+    """Start a background thread that updates the indexes of the folders, and do not wait for it."""
     threading.Thread(target=_read_folders, args=(folders,), daemon=True).start()
 
 
@@ -178,9 +178,10 @@ def _read_folders(folders: Folders) -> None:
 
 
 def _instructions(roots: Mapping[str, str]) -> str:
-    """Return the instructions of a local server, with the paths of its folders.
+    """Return the text that a server on this machine sends to its clients as MCP instructions.
 
-    An agent on this machine needs the paths to read and write the files itself.
+    It contains the paths of the folders, `roots`, because an agent on this machine needs them to
+    read and write the files itself.
     """
     if not roots:
         return "Searches indexes, by their names."

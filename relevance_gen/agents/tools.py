@@ -146,9 +146,10 @@ class AgentTool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of the parameters; each has a single type, without alternatives.
+        """The JSON schema of the parameters, in which each parameter has exactly one JSON type.
 
-        ``folder`` and ``glob`` are left out without folders, and ``index`` without indexes.
+        ``folder`` and ``glob`` are left out if the server has no folders, and ``index`` if it has
+        no indexes. ``index`` is required if the server has no folders.
         """
         is_offered = {"folder": self.has_files, "glob": self.has_files, "index": bool(self.indexes)}
         properties = {}
@@ -169,9 +170,9 @@ class AgentTool:
         }
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Raise an `InvalidRequestError` if one of `names` is not a parameter of this tool.
+        """Raise an `InvalidRequestError` if one of `names` is not a field of `call_type`.
 
-        The message suggests a similar parameter of the schema, or lists all its parameters.
+        The message suggests a similar parameter of `schema`, or lists all parameters of `schema`.
         """
         parameters = attrs.fields_dict(self.call_type)
         for name in names:
@@ -268,7 +269,10 @@ class Tools:
         return tool.run(wire.structure(tool.call_type, non_null))
 
     def _find(self, call: SearchCall | AskCall, top_n: int) -> ToolSearchResult:
-        """Search the index that a call names, or the files if it names no index.
+        """Return at most `top_n` results for the question of a call.
+
+        If the call names an index, or if there are no folders, the index is searched. Otherwise,
+        the files that the call selects are searched.
 
         Raises:
             InvalidRequestError: there is no such index, or the call also selects files.
@@ -407,15 +411,16 @@ class Tools:
         return self._count(line)
 
     def _cut_to_passage(self, line: str, start: int, end: int, max_tokens: int) -> _CountedText:
-        """Return the part of a numbered line that contains the beginning of its passage.
+        """Return the part of a numbered line that contains the beginning of a passage.
 
-        The part begins with the sentence in which the passage begins, or with the passage itself if
-        the text from there to the end of the passage has more than `max_tokens` tokens.
+        The part begins with the sentence in which the passage begins. If the text from there to the
+        end of the passage does not fit into `max_tokens`, the part begins with the passage itself.
 
         Args:
             line: a line as `_number_lines` returns it.
-            start: start of the passage in the text of the line, without the number.
-            end: end of the passage; may be after the end of the line.
+            start: start of the passage, as a position in the text of the line after the number and
+                the tab.
+            end: end of the passage, counted like `start`; may be after the end of the line.
             max_tokens: maximum tokens of the part. If not even the number fits, the part is empty.
         """
         number, _, text = line.removesuffix("\n").partition("\t")
@@ -434,7 +439,10 @@ class Tools:
         return _CountedText(part, self._count(part))
 
     def _truncate(self, line: str, max_tokens: int) -> _CountedText:
-        """Return the beginning of a line with at most `max_tokens` tokens, and append a newline."""
+        """Return the beginning of a line, with at most `max_tokens` tokens, and a newline.
+
+        The tokens of the appended newline are not counted.
+        """
         line = line[: _MAX_TOKEN_CHARS * max_tokens]
         while (n_tokens := self._count(line)) > max_tokens:
             line = line[: len(line) * max_tokens // n_tokens]
@@ -454,7 +462,14 @@ def _number_lines(text: str, first: object) -> list[str]:
 
 
 def _header(result: SearchResult, index: str) -> str:
-    """Return the line above the text of a result: location, score, and in an index the title."""
+    """Return the line above the text of a result: its location and its score.
+
+    If the result is from an index, its title is appended, unless it is empty or equals the path.
+
+    Args:
+        result: the result.
+        index: the name of the index that was searched; "" if files were searched.
+    """
     title = ""
     if index and result.title not in ("", result.metadata.get("path")):
         title = f"  {escape_path(result.title[:_MAX_TITLE_CHARS])}"
@@ -462,10 +477,14 @@ def _header(result: SearchResult, index: str) -> str:
 
 
 def _location(result: SearchResult, index: str) -> str:
-    """Return the location of a result, as the description of this module defines it.
+    """Return the location of a result, in the form that the docstring of this module defines.
 
     The metadata of an index can have values of any type. A ``path`` that is not a string, and line
     numbers that are not integers, are treated as missing.
+
+    Args:
+        result: the result.
+        index: the name of the index that was searched, for a result without a path.
     """
     metadata = result.metadata
     path = metadata.get("path")
@@ -488,14 +507,16 @@ def _totals(
     *,
     has_files: bool = True,
 ) -> str:
-    """Return a text with the numbers of shown results and tokens, and how to see the rest.
+    """Return the last line of an answer: the numbers of shown results and of tokens.
+
+    If not all results are shown, the line also says which parameters to change to see the others.
 
     Args:
         n_shown: number of results in the answer.
         n_found: number of results that were found.
         noun: the noun for a result, such as "file".
         n_tokens: number of tokens of the answer.
-        has_files: whether a glob could narrow the search.
+        has_files: whether files were searched; then the line also suggests the parameter ``glob``.
     """
     advice = ""
     if n_shown < n_found:

@@ -54,6 +54,8 @@ _NEGATIONS: Final = frozenset(
 class Statement:
     """The parts of a text that another text must agree with.
 
+    A prefix is a word in lower case, without the characters after the first five.
+
     Attributes:
         numbers: its numbers without thousands separators.
         names: prefixes of its capitalized content words, except the first word of the text.
@@ -71,6 +73,8 @@ class Statement:
 
 def agrees(sentence: Statement, sources: Sequence[Statement]) -> bool:
     """Return whether a sentence agrees with its sources, by all rules of the module docstring.
+
+    All sources together count as one text, so each source can contain a part of the sentence.
 
     >>> ants = read_statement("Ants count their 12 steps and do not see far.")
     >>> agrees(read_statement("Ants count twelve steps."), [ants])

@@ -53,11 +53,14 @@ class Source(PydanticSerializable):
 
     @property
     def reference(self) -> str:
-        """The text on one line, with single spaces."""
+        """The part `text` on one line, with single spaces between words."""
         return " ".join(self.text.split())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields of the result, and as ``shown`` the start and end of the part."""
+        """Return the fields of `SearchResult.to_dict` and the key ``shown``.
+
+        ``shown`` is a dictionary with the attributes `start` and `end` of this source as its keys.
+        """
         shown = {"start": self.start, "end": self.end}
         return {**self.result.to_dict(), "shown": shown}
 
@@ -131,7 +134,11 @@ class Answer(PydanticSerializable):
         return None if self.response is None else self.response.responses[0].finish_reason
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the answer as dicts and lists, valid as JSON if the chunks' metadata is valid."""
+        """Return the answer as dicts and lists, valid as JSON if the chunks' metadata is valid.
+
+        The keys are ``text``, ``found``, ``sources``, ``citations``, ``prompt``, ``confidence`` and
+        ``finish_reason``.
+        """
         return {
             "text": self.text,
             "found": self.found,

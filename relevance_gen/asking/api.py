@@ -112,7 +112,7 @@ class AnswerStream(Iterator[str]):
         raise StopIteration
 
     def _cite(self, pieces: Iterator[str]) -> Iterator[str]:
-        """Yield the pieces of the text, and store the citation of each complete sentence."""
+        """Yield the text of `pieces`, and append each complete sentence to `citations`."""
         for part in self._cited(pieces):
             if isinstance(part, str):
                 yield part
@@ -120,9 +120,9 @@ class AnswerStream(Iterator[str]):
                 self.citations += (part,)
 
     def _cite_first(self, pieces: Iterator[str]) -> Iterator[str]:
-        """Yield the text up to the end of the first sentence, and store the sentence's citation.
+        """Yield the text up to the end of the first sentence; store this sentence in `citations`.
 
-        A text without words is yielded unchanged. The rest of the pieces is discarded.
+        A text without words is yielded unchanged. The further pieces are read and discarded.
         """
         text = ""
         for part in self._cited(pieces):
@@ -138,7 +138,11 @@ class AnswerStream(Iterator[str]):
             yield text
 
     def _cited(self, pieces: Iterator[str]) -> Iterator[str | CitedSentence]:
-        """Yield text and citations, without the white space before the first word."""
+        """Yield the parts of the text, and each complete sentence with its citations.
+
+        White space before the first word is left out. The generator ends before a sentence that
+        repeats an earlier one, unless the text may repeat itself.
+        """
         parts = self._all_cited(pieces)
         if self._may_repeat:
             yield from parts
@@ -146,7 +150,7 @@ class AnswerStream(Iterator[str]):
             self._has_response = False
 
     def _all_cited(self, pieces: Iterator[str]) -> Iterator[str | CitedSentence]:
-        """Yield parts of the text, and the sentences with their citations.
+        """Yield what `_cited` yields, but do not stop before a repeated sentence.
 
         The generator ends after the piece at which the text ends with copies of one string, as
         `is_loop` detects them, unless the text may repeat itself.
@@ -163,13 +167,20 @@ class AnswerStream(Iterator[str]):
         yield from cited.add("", is_last=True)
 
     def result(self) -> Answer:
-        """Wait for the end and return the answer; raise the error of a failed generation."""
+        """Read all pieces that remain, and return the complete answer.
+
+        If the generation failed, its error is raised.
+        """
         while self.answer is None:
             next(self, None)
         return self.answer
 
     def cancel(self) -> None:
-        """Cancel the generation; its slot is free after the current step."""
+        """Cancel the generation, if there is one.
+
+        It ends before the model computes its next batch of tokens; then other generations can use
+        its place among the concurrent generations.
+        """
         if self._stream is not None:
             self._stream.cancel()
 
@@ -360,7 +371,10 @@ def ask(*args: Any, **options: Any) -> Answer:  # noqa: D417 - those of ask_stre
 
 
 def _check_names(fields: Iterable[str]) -> None:
-    """Raise an error for a name that is not an option of `ask`."""
+    """Raise an `InvalidRequestError` for a name that is not an option of `ask`.
+
+    The fields ``text`` and ``num_samples`` of a `GenerationRequest` are no options of `ask`.
+    """
     names = [*inspect.signature(ask_stream).parameters, *RequestFields.__annotations__]
     known = [name for name in names if name not in ("options", "text", "num_samples")]
     for name in fields:

@@ -118,8 +118,9 @@ class _SourceSentences:
     """All sentences of all sources, in order.
 
     Attributes:
-        spans: index of the source, start and end in characters of each sentence.
-        words: the distinct words of each sentence.
+        spans: for each sentence, the index of its source, its start and its end. The offset of the
+            source, as in `Attributor`, is added to start and end.
+        words: the distinct words of each sentence; sentence i has the span ``spans[i]``.
     """
 
     spans: list[tuple[int, int, int]]
@@ -131,7 +132,8 @@ class Attributor:
 
     Args:
         texts: the sources.
-        offsets: the position of each source in the text to which spans refer; by default 0.
+        offsets: for each source, the number that is added to the positions of its spans: the
+            position of the source in a longer text. By default, all are 0.
     """
 
     def __init__(self, texts: Sequence[str], offsets: Sequence[int] = ()) -> None:
@@ -152,7 +154,8 @@ class Attributor:
             ends: the ends of the sentences, as positions in `text`; by default they are determined.
 
         Raises:
-            TooLargeError: there was too much to compare in this call and all earlier calls.
+            TooLargeError: in this call and all earlier calls of this object, too many words of
+                texts and sources had to be compared.
         """
         reserve("sentence_char", len(text))
         spans = list(_sentence_spans(text, ends))
@@ -184,7 +187,16 @@ class Attributor:
         return self._statements[key]
 
     def _supporting_spans(self, words: Ids) -> tuple[CitedSpan, ...]:
-        """Return the spans that support a sentence with these distinct words, shape (n,)."""
+        """Return the spans that support a sentence, in the order in which they were selected.
+
+        The spans are selected by the rule of the module docstring, without `agrees`.
+
+        Args:
+            words: the ids of the distinct words of the sentence, shape (n,).
+
+        Raises:
+            TooLargeError: too many words were compared by this object.
+        """
         sources = self._source_sentences
         n_spans = len(sources.spans)
         first = sources.words.ids.searchsorted(words)
@@ -234,7 +246,15 @@ def _sentence_spans(
     text: str,
     ends: Sequence[int] | None = None,
 ) -> Iterator[tuple[int, int]]:
-    """Yield the spans of the sentences of a text, and check whether the request is cancelled."""
+    """Yield the start and the end of each sentence of `text`.
+
+    Args:
+        text: the text.
+        ends: the ends of the sentences; by default they are determined.
+
+    Raises:
+        RequestCancelledError: the current request was cancelled.
+    """
     for sentence_ord, span in enumerate(sentences(text, ends)):
         if sentence_ord % _RESERVED_SENTENCES == 0:
             raise_if_cancelled()
@@ -243,7 +263,10 @@ def _sentence_spans(
 
 
 class StreamingAttributor:
-    """Cites a text that arrives in pieces; the citations equal the citations of the whole text."""
+    """Finds the supporting spans of a text that arrives in pieces.
+
+    The resulting `CitedSentence` objects equal those of `Attributor.cite` for the whole text.
+    """
 
     def __init__(self, attributor: Attributor) -> None:
         self._attributor = attributor
@@ -309,14 +332,15 @@ class StreamingAttributor:
         return self._text[start : self._returned_end]
 
     def _certain_ends(self, *, is_last: bool) -> list[int]:
-        """Return the ends of sentences that no later text can change, after the cited sentences.
+        """Return the ends, in `_text`, of the complete sentences that are not cited yet.
 
-        Later lines can change how the lines of a paragraph are divided into sentences. Therefore
-        the text is divided twice, with two extreme continuations appended: lines of program code,
-        with which each line of the paragraph becomes a sentence, and short lines, with which as few
-        lines as possible become separate sentences. While the text has no capital letter, each of
-        the two is also divided by the rule for text without capitals. An end is returned if all
-        these divisions, and all their earlier ends, are equal.
+        If `is_last` is true, all sentences are complete. Otherwise a sentence is complete if no
+        later text can change its end. Later lines can change how the lines of a paragraph are
+        divided into sentences. Therefore the text is divided twice, with two extreme continuations
+        appended: lines of program code, with which each line of the paragraph becomes a sentence,
+        and short lines, with which as few lines as possible become separate sentences. While the
+        text has no capital letter, each of the two is also divided by the rule for text without
+        capitals. An end is returned if all these divisions, and all their earlier ends, are equal.
         """
         if is_last:
             ends = sentence_ends(self._text, is_lower_case=False if self._has_capital else None)

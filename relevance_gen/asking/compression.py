@@ -164,7 +164,7 @@ def _utilities(question: str, chunks: Chunks, sentences: Sequence[_Sentence]) ->
 
 
 def _scores(question: str, chunks: Chunks) -> Floats:
-    """Return the score of every chunk, 0 for chunks that are not results."""
+    """Search the n chunks; return the score of each, 0 if it is not a result, shape (n,)."""
     scores = np.zeros(len(chunks.texts))
     for result in search(question, chunks, len(chunks.texts)):
         scores[result.original_index] = result.chunk_score
@@ -178,13 +178,15 @@ def _select(
     max_tokens: int,
     counter: TokenCounter,
 ) -> _SelectedSentences:
-    """Return the sentences of highest utility whose text has at most `max_tokens` tokens.
+    """Select sentences in descending order of utility until `max_tokens` is reached.
+
+    A sentence that does not fit is skipped. The selected sentences are returned in input order.
 
     Args:
         question: the question that utilities refer to.
         chunks: the chunks.
         sentences: all sentences of the chunks.
-        max_tokens: maximum number of tokens.
+        max_tokens: maximum number of tokens of the text of all selected sentences, with ellipses.
         counter: counts the tokens.
     """
     n_ellipsis_tokens = counter.count(_ELLIPSIS)
@@ -216,10 +218,14 @@ def _select(
 
 
 def _join(texts: Sequence[str], sentences: Sequence[_Sentence]) -> str:
-    """Return the text of sentences in order.
+    """Return the selected sentences of chunks as one text.
 
     Consecutive sentences of a chunk keep the text between them. An ellipsis replaces sentences that
     were omitted between two selected sentences of a chunk. A blank line separates chunks.
+
+    Args:
+        texts: the texts of all chunks.
+        sentences: the selected sentences, in input order.
     """
     parts: list[str] = []
     previous: _Sentence | None = None

@@ -189,9 +189,10 @@ def _n_bytes(*texts: str) -> int:
 
 
 def _max_prompt_tokens(model: PromptModel, fields: Mapping[str, Any]) -> int:
-    """Return the maximum tokens of a prompt: the context, less the tokens of the answer.
+    """Return the maximum tokens of a prompt: the context length less the tokens of the answer.
 
-    At most half of the context is reserved for the answer.
+    The field ``max_tokens`` is the number of tokens of the answer, but at most half of the context
+    is reserved for it.
     """
     n_ctx, max_tokens = model.chat_format.n_ctx, int(fields["max_tokens"])
     return n_ctx - min(max_tokens, n_ctx // 2)

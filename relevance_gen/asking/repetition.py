@@ -18,8 +18,8 @@ _MIN_SENTENCE_CHARS: Final = 20
 def is_loop(text: str) -> bool:
     """Return whether a text ends with at least two and a half adjacent copies of one string.
 
-    The string has at most 160 characters and is repeated over at least 40 characters. These must
-    contain a letter or a digit.
+    The string has at most 160 characters. Its copies have together at least 40 characters, with at
+    least one letter or digit.
 
     >>> is_loop("It says: " + "what others do better; " * 3), is_loop("What others do better; " * 2)
     (True, False)

@@ -55,7 +55,10 @@ def fit(sources: Sequence[Source], fits: Fits) -> tuple[Source, ...]:
 
 
 def passage_of(source: Source) -> Source:
-    """Return the sentences of the best passage of a source."""
+    """Return a source with only the sentences that the best passage of `source` overlaps.
+
+    This is the first part that `_around_passage` returns; without a passage, `source` itself.
+    """
     return _around_passage(source)[0]
 
 
@@ -89,7 +92,12 @@ def _around_passage(source: Source) -> list[Source]:
 
 
 def _n_matches(result: SearchResult, sentence: tuple[int, int]) -> int:
-    """Return the number of different words of a sentence that match the query."""
+    """Return the number of different words of a sentence that match the query, ignoring case.
+
+    Args:
+        result: the result whose text contains the sentence.
+        sentence: start and end of the sentence in ``result.chunk_txt``.
+    """
     start, end = sentence
     words = set()
     for word in result.words:

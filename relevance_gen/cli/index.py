@@ -72,7 +72,15 @@ class _BuildProgress:
     has_encoder: bool
 
     def show(self, n_done: int, n_total: int) -> None:
-        """Show a bar of the chunks that are done; without a known total, the files read so far."""
+        """Show the progress in the status line.
+
+        With an encoder, or for files of records, this is a bar; otherwise the number of files that
+        were read so far.
+
+        Args:
+            n_done: number of chunks that are encoded or indexed.
+            n_total: number of chunks that are known so far.
+        """
         if self.has_encoder:
             self.status.draw_share("encoding", n_done, n_total)
         elif self.is_records:
@@ -122,9 +130,19 @@ def _write(
     models: SearchModels,
     progress: _BuildProgress,
 ) -> int:
-    """Build an index, or add chunks to one with ``--add``; return the number of chunks.
+    """Build an index, or add chunks to one with ``--add``.
 
     A location that is a folder or an address gets an index in shards, any other one a single file.
+
+    Args:
+        args: the arguments of the command.
+        location: the path or address of the index.
+        source: the paths of the files of records, or the chunks.
+        models: the encoder, if any.
+        progress: shows the progress.
+
+    Returns:
+        The number of chunks of the new index; with ``--add``, the number of added chunks.
     """
     records = {
         "text": "text" if args.text is None else args.text,
@@ -149,7 +167,20 @@ def _write(
 def _write_sharded(
     args: argparse.Namespace, location: str, source: Iterable[Any], records: dict[str, Any]
 ) -> int:
-    """Build an index in a folder or at an address, or add to it; return the number of chunks."""
+    """Build an index in a folder or at an address, or add chunks to it with ``--add``.
+
+    Args:
+        args: the arguments of the command.
+        location: the folder or the address.
+        source: as for `_write`.
+        records: further arguments of `ShardedIndex.build` and `ShardedIndex.add_source`.
+
+    Returns:
+        The number of chunks of the new index; with ``--add``, the number of added chunks.
+
+    Raises:
+        InvalidRequestError: ``--encoder`` is given, or the folder has files of another kind.
+    """
     from relevance_gen.shards.sharded_index import ShardedIndex
     from relevance_gen.shards.version_store import holds_index
 

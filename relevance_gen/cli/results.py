@@ -89,9 +89,11 @@ class ResultPrinter:
         Args:
             result: the result.
             label: text before the score.
-            ranges: the parts of the text to show; None shows `max_lines` lines from the beginning
-                of the result's passage on.
-            note: text after the location.
+            ranges: the parts of the text to show, as start and end in ``result.chunk_txt``; None
+                shows `max_lines` lines, beginning with the line in which the result's passage
+                begins.
+            note: text after the location; if it is "" and the result has no path, the title of the
+                result is shown there.
         """
         text = result.chunk_txt
         if ranges is None:
@@ -112,7 +114,8 @@ class ResultPrinter:
     def _header(self, result: SearchResult, n_lines_before: int) -> str:
         """Return a line with the score, file and location of a result.
 
-        It includes the number of further results that the search collapsed into this result.
+        It includes the number of further results that the search collapsed into this result, and a
+        remark if the file was not read completely. `n_lines_before` is as for `_location`.
         """
         path = str(result.metadata.get("path", f"chunk {result.original_index}"))
         name = "(standard input)" if path == STDIN else visible(path)
@@ -175,9 +178,10 @@ def _location(result: SearchResult, n_lines_before: int) -> str:
 
 
 def _wrap(text: str, columns: int) -> list[TextRange]:
-    """Return the ranges of the lines of a text without blank lines.
+    """Divide a text into lines of at most `columns` characters, and return their ranges.
 
-    Lines longer than `columns` are broken between words, or within a word that is longer.
+    Longer lines are broken between words, or within a word that is itself longer. Blank lines are
+    left out.
     """
     pattern = re.compile(rf"[^\n]{{1,{columns}}}(?=\s|\Z)|[^\n]{{1,{columns}}}")
     lines = []

@@ -91,13 +91,13 @@ def add_search_arguments(
     json: str,
     default_neighbors: int | None = 0,
 ) -> argparse._ArgumentGroup:
-    """Add the arguments of commands that search files, and return the group of the results.
+    """Add the arguments of commands that search files, and return the argument group "results".
 
     Args:
         parser: the parser of the command.
-        top_n: the default number of results.
-        json: the content of the output of ``--json``.
-        default_neighbors: the default of ``--neighbors``.
+        top_n: the default of ``--top-n``.
+        json: a noun phrase for the output of ``--json``, for the help text.
+        default_neighbors: the default of ``--neighbors``; None if the command chooses it later.
     """
     parser.usage = "%(prog)s [OPTION ...] QUESTION [FILE ...]"
     parser.add_argument(
@@ -157,7 +157,12 @@ def add_search_arguments(
 
 
 def add_paths(parser: argparse.ArgumentParser, before: str = "") -> None:
-    """Add the files to read; `before` names further kinds of files."""
+    """Add the positional argument ``FILE ...``, the files and folders to read.
+
+    Args:
+        parser: the parser of the command.
+        before: text before the list of the kinds of files in the help text, such as further kinds.
+    """
     parser.add_argument(
         "paths",
         metavar="FILE",
@@ -270,7 +275,10 @@ def _print_sentences(response: SearchResponse, args: argparse.Namespace) -> None
 def open_index(
     args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None
 ) -> OpenedIndex:
-    """Build the index of files, or open a saved index."""
+    """Open the saved index of the option ``--index``; without the option, build an index of files.
+
+    The arguments are as for `load`.
+    """
     return build(args, status) if args.index is None else load(args, status, encoder)
 
 

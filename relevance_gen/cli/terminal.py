@@ -97,7 +97,7 @@ class WordWrap:
         self.stream.flush()
 
     def end(self) -> None:
-        """Write the last word, which must be done after the last piece of the text."""
+        """Write the last word; the caller must call this method after the last `write`."""
         self._put(self._word)
         self._word = ""
 
@@ -160,7 +160,7 @@ class StatusLine:
         self.stream.flush()
 
     def draw_share(self, label: str, n_done: int, n_total: int) -> None:
-        """Show the fraction of work that is done as a bar."""
+        """Show `label` and a bar with the fraction ``n_done / n_total``, as `draw` shows a text."""
         self.draw(f"{label} {draw_bar(n_done, n_total)}")
 
     @contextmanager

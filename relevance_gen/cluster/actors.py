@@ -30,10 +30,11 @@ class SilentError(ClusterError):
 
 
 class Actor:
-    """Methods of all actors of this library.
+    """Base class of all actors of this library, with the methods that each of them has.
 
-    `groups` are the actor's concurrency groups: the number of calls of each group that run at the
-    same time.
+    Attributes:
+        groups: the concurrency groups of the actor: for the name of each group, the maximum number
+            of calls of methods of this group that run at the same time.
     """
 
     groups: ClassVar[dict[str, int]] = {HEALTH: 2}
@@ -144,7 +145,8 @@ def check(handle: Any, limit_s: float) -> str:
         limit_s: maximum seconds to wait.
 
     Raises:
-        ClusterError: the actor did not start in time, cannot start, or has other versions.
+        ClusterError: the actor did not start in time, cannot start, or its node has other versions
+            than this process; see `versions`.
         RayActorError: the actor died.
     """
     try:

@@ -126,7 +126,7 @@ def check_connected() -> None:
 
 
 def check_name(name: object) -> None:
-    """Check the name of an index or a runner for other processes.
+    """Check the name under which other processes find an index or a runner.
 
     Raises:
         InvalidRequestError: it is not a string, or is empty.

@@ -21,7 +21,10 @@ RESULT_COLUMNS = ("score", "position", "metadata", "text")
 
 
 def result_row(result: Any, prefix: str = "") -> Row:
-    """Return the row of a search result; `prefix` precedes its score."""
+    """Return the `Row` that displays a search result in a list or a table.
+
+    Its cells are those of `RESULT_COLUMNS` except the text. `prefix` precedes the score.
+    """
     score = f"{prefix}{result.chunk_score:.3f}"
     position = str(result.original_index)
     metadata = summarize_mapping(result.metadata)

@@ -30,7 +30,15 @@ _TEXT_STYLE: Final = 'style="text-align: left; white-space: pre-wrap"'
 
 @frozen
 class Row:
-    """The displayed parts of an item."""
+    """The displayed parts of an item.
+
+    Attributes:
+        label: precedes the text in a list, including the separating space.
+        cells: the columns before the text in a table.
+        text: the text of the item, of which an excerpt is shown.
+        focus: the range of the text that the excerpt includes; None for the beginning of the text.
+        highlights: ranges of the text that are highlighted in a table; ascending, without overlap.
+    """
 
     label: str  # precedes the text in a list, including the separating space
     cells: tuple[str, ...]  # the columns before the text in a table
@@ -41,7 +49,11 @@ class Row:
 
 @frozen
 class _Excerpt:
-    """A range of a text, with an ellipsis at each end that was cut."""
+    """The range of a text from `start` to `end` that is shown.
+
+    `prefix` and `suffix` are an ellipsis if the text before or after the range is left out,
+    otherwise "".
+    """
 
     text: str
     start: int
@@ -85,7 +97,14 @@ def format_table(
 ) -> str:
     """Return an HTML table of the first 10 items, with at most `n_chars` of each item's text.
 
-    The text is in the last column. If there are more items, a last row states how many.
+    If there are more items, a last row states how many.
+
+    Args:
+        caption: the caption of the table, as HTML.
+        columns: the names of all columns, the last of which contains the text.
+        items: the items.
+        row_of: returns the displayed parts of an item.
+        n_chars: maximum number of characters of an item's text.
     """
     rows = ["".join(f"<th>{name}</th>" for name in columns)]
     for row in map(row_of, items[:_MAX_ROWS]):
@@ -99,7 +118,7 @@ def format_table(
 
 
 def summarize_mapping(mapping: Mapping[str, object]) -> str:
-    """Return the first fields of a mapping as a short text on one line.
+    """Return the first 4 fields of a mapping on one line, cut after 40 characters.
 
     >>> summarize_mapping({"source": "a.txt", "page": 3})
     'source: a.txt, page: 3'

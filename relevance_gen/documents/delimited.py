@@ -45,7 +45,10 @@ def table_text(text: str, max_chars: int) -> str:
 
 
 def _delimiter_of(text: str) -> str:
-    """Return the most frequent delimiter in the first line, "" if there is none."""
+    """Return the delimiter that is most frequent outside quotation marks in the first line.
+
+    Return "" if the line contains no delimiter or has more than `_MAX_HEADER_CHARS` characters.
+    """
     beginning = text[: _MAX_HEADER_CHARS + 1]
     first_line = beginning.partition("\n")[0]
     if len(first_line) > _MAX_HEADER_CHARS:

@@ -24,8 +24,8 @@ _MAX_TITLE_CHARS: Final = 200
 def chapters(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
     """Yield the location and the text of each chapter of a book, in reading order.
 
-    Chapters without text are left out but counted. The location includes the title of the book,
-    unless that is empty.
+    The location has the key ``chapter``, the number of the chapter from 1, and the key ``title``,
+    the title of the book, unless that is empty. Chapters without text are left out but counted.
 
     Raises:
         DocumentError: the book names no package, or a chapter is not text.

@@ -68,13 +68,14 @@ class Extracted:
     """The text of a file.
 
     Attributes:
-        parts: the texts of the parts in order, each with its location in the document.
+        parts: the texts of the parts in order, each after its location in the document.
         warning: why the text is incomplete, phrased to follow the file name; None if it is
             complete.
         skipped_kind: the kind of the file, if files of that kind cannot be read in this
             environment; otherwise None.
         has_headings: whether the text can contain Markdown headings.
-        n_chars: characters of all texts and of the names in their locations.
+        n_chars: number of characters of all texts, and of all strings in their locations, such as
+            titles.
         max_chars: maximum of `n_chars`.
     """
 
@@ -89,7 +90,8 @@ class Extracted:
         """Append the text of a part with its location.
 
         Raises:
-            DocumentError: the part exceeds `MAX_PAGES` or `max_chars`, and was not appended.
+            DocumentError: there are already `MAX_PAGES` parts, or `n_chars` would exceed
+                `max_chars`; the part was not appended.
         """
         names = [name for name in location.values() if isinstance(name, str)]
         self.n_chars += len(text) + sum(map(len, names))
@@ -248,9 +250,12 @@ def _extract_pdf(content: bytes, extracted: Extracted) -> None:
 
 
 def _add_pages(document: PdfDocument, extracted: Extracted) -> list[str]:
-    """Add the pages of a PDF to `extracted`, and return an error for each unreadable page.
+    """Add the texts of the pages of a PDF to `extracted`, at most the first `MAX_PAGES` pages.
 
-    The caller must hold `_PDFIUM`.
+    The caller must hold the lock `_PDFIUM`.
+
+    Returns:
+        A message for each page that cannot be read.
     """
     import pypdfium2
 
@@ -280,8 +285,11 @@ def _add_pages(document: PdfDocument, extracted: Extracted) -> list[str]:
 class _PageTitles:
     """The titles of the pages of a PDF.
 
+    A title is valid from its page in `pages` to the page before that of the next title.
+
     Attributes:
-        pages: for each title, the index of the first page that has it; ascending, the first is -1.
+        pages: for each title, the index of its first page, ascending; -1 for the title of the
+            document, which is the first.
         titles: the title of the document, then for each entry of the outline the title of the
             document and the headings down to the entry, joined by `` > ``.
     """
@@ -305,7 +313,11 @@ class _PageTitles:
         return titles
 
     def of_page(self, index: int) -> dict[str, str]:
-        """Return the key ``title`` for the location of a page; {} if its title is empty."""
+        """Return the part of a page's location that contains its title.
+
+        This is a dictionary with the key ``title``; it is empty if the page has no title. `index`
+        is the index of the page, from 0.
+        """
         title = self.titles[bisect.bisect_right(self.pages, index) - 1]
         return {"title": title} if title else {}
 

@@ -24,7 +24,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
             concatenated bytes of the files.
 
     Returns:
-        ``documents``: for each file, the fields of its `Extracted`.
+        A dictionary with the key ``documents``: a list with the fields of the `Extracted` of each
+        file, as a dictionary.
     """
     documents = []
     start = 0

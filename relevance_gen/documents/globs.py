@@ -39,7 +39,8 @@ class GlobPattern:
     """A compiled pattern of an ignore file.
 
     Attributes:
-        regex: matches the name of a file or folder, or its whole path if the pattern `has_path`.
+        regex: matches the name of a file or folder; if the pattern `has_path`, its path relative to
+            the folder of the ignore file.
         is_negated: whether the pattern begins with ``!``.
         only_folders: whether the pattern ends with ``/``, and so does not match files.
         has_path: whether the pattern contains a slash before its end.
@@ -72,9 +73,14 @@ class PatternList:
     patterns: tuple[GlobPattern, ...]
 
     def decide(self, path: str, *, is_folder: bool) -> bool | None:
-        """Return whether the last pattern that matches a path excludes it; None if none matches.
+        """Return True if a path is excluded, False if it is included, None if no pattern matches.
 
-        The path must be inside `folder`, and begin with it.
+        The last pattern that matches decides: a pattern that begins with ``!`` includes the path,
+        any other excludes it.
+
+        Args:
+            path: a path inside `folder` that begins with `folder`.
+            is_folder: whether the path is a folder.
         """
         relative = path.removeprefix(self.folder).removeprefix("/")
         for pattern in reversed(self.patterns):
@@ -122,8 +128,8 @@ def _is_too_long(pattern: str) -> bool:
 def parse_globs(globs: Sequence[str]) -> PatternList:
     """Return the compiled patterns of globs that select files.
 
-    A glob selects the paths that the same pattern in an ignore file excludes, and with ``!``
-    excludes them.
+    A glob selects the paths that the same pattern in an ignore file excludes, and with ``!`` it
+    excludes them. Therefore `PatternList.decide` returns False for a path that a glob selects.
 
     Raises:
         InvalidRequestError: a glob is empty, invalid, too long or has too many wildcards.
@@ -214,9 +220,9 @@ def _segment_regex(segment: str) -> str:
 
 
 def _literals_between_stars(segment: str) -> list[str]:
-    """Return the regular expressions of the parts between the stars of a segment.
+    """Divide a segment at its wildcards ``*``, and return a regular expression for each part.
 
-    Each matches a fixed number of characters.
+    Each of these expressions matches a fixed number of characters.
 
     Raises:
         ValueError: a bracket is not closed, or a backslash is the last character.

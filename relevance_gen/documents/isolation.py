@@ -65,10 +65,13 @@ class DocumentPool:
         self._n_unfinished = 0
 
     def submit(self, name: str, content: bytes) -> Future[Extracted]:
-        """Queue a document, and return the future of its text.
+        """Queue a document for extraction, and return the future of its `Extracted`.
 
-        An error of the extraction becomes the warning of the text. The name of the file, or its
-        suffix, can decide the format.
+        An error of the extraction becomes the warning of the `Extracted`.
+
+        Args:
+            name: the name of the file, or its suffix, which can decide the format.
+            content: the bytes of the file.
         """
         job = _ExtractionJob(name, content)
         with self._lock:
@@ -113,9 +116,10 @@ class DocumentPool:
             n_bytes += len(job.content)
 
     def _process(self, sandbox: Sandbox, batch: list[_ExtractionJob]) -> None:
-        """Set the results of the jobs of a batch, except for cancelled jobs.
+        """Extract the documents of a batch, and set the results of the futures of its jobs.
 
-        If the batch exceeds a limit of the sandbox, each document is extracted in its own call.
+        Cancelled jobs are skipped. The documents are extracted in one call of the sandbox; if that
+        call exceeds a limit of the sandbox, in one call for each document.
         """
         active = [job for job in batch if job.future.set_running_or_notify_cancel()]
         texts = self._extract(sandbox, active) if active else []

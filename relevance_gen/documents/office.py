@@ -120,7 +120,10 @@ class Archive:
         return b"".join(self._read_pieces(name))
 
     def charge(self, n_bytes: int) -> None:
-        """Add unpacked bytes, or characters of repeated cells, to the archive's total.
+        """Add `n_bytes` to the archive's total of unpacked bytes.
+
+        The characters of the rows of tables and sheets, in which cells can be repeated, are added,
+        too; each counts as a byte.
 
         Raises:
             DocumentError: the total exceeds `MAX_UNPACKED_BYTES`.
@@ -205,9 +208,10 @@ class Archive:
 
 @define
 class _TextParser:
-    """Collects the pieces of text within elements whose local names are in `text_tags`.
+    """Collects the text of an XML member, within elements whose local names are in `text_tags`.
 
-    The text of a table in a cell is part of the cell.
+    The text is stored in `pieces`. If a cell of a table contains another table, the text of the
+    inner table is part of the cell.
     """
 
     archive: Archive
@@ -305,8 +309,10 @@ def _has_header_row(rows: list[list[str]]) -> bool:
 def office_parts(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
     """Yield the location and the text of each part of a file, in order.
 
-    A blank line separates paragraphs. Headings, titles of slides, tables and sheets are written as
-    in Markdown. After a header row, each cell begins with the name of its column.
+    The location has the key ``slide``, a number from 1, or ``sheet``, the name of the sheet; for a
+    text document, which has only one part, it is empty. A blank line separates paragraphs.
+    Headings, titles of slides, tables and sheets are written as in Markdown. After a header row,
+    each cell begins with the name of its column.
 
     Raises:
         DocumentError: the archive is not an Office file.
@@ -371,12 +377,12 @@ def _sheet_text(archive: Archive, member: str, strings: list[str]) -> str:
 class _SheetParser:
     """Collects the rows of a sheet.
 
-    The first row with several cells is a header row if all contain text.
+    The first row with several cells is a header row if all its cells contain text.
 
     Attributes:
-        archive: counts the characters of the rows.
+        archive: the archive whose `Archive.charge` counts the characters of the rows.
         strings: the shared strings of the workbook.
-        rows: the line of each row; "" for an empty row.
+        rows: the line of text of each row; "" for an empty row.
     """
 
     archive: Archive
@@ -452,9 +458,9 @@ def _local_name(name: str) -> str:
 
 
 def _local_attributes(attributes: Attributes) -> dict[str, str]:
-    """Return attributes by their local names.
+    """Return attributes with their local names, without namespaces, as keys.
 
-    The id of a relationship is named ``r:id``, because a listed slide also has an ``id``.
+    The id of a relationship gets the key ``r:id``, because a listed slide also has an ``id``.
     """
     local = {}
     for name, value in attributes.items():

@@ -165,7 +165,8 @@ def document_chunks(
         path: the path of the file, for the metadata.
         extracted: the text of the file.
         max_chars: maximum characters of a chunk.
-        name: the name of the file for the titles; None to use the path.
+        name: the name of the file with which titles begin; None to use the last folder and the file
+            name in `path`, "" for no name.
     """
     for chunk in split_parts(extracted, max_chars):
         part_location = extracted.parts[chunk.location.part][0]
@@ -192,8 +193,8 @@ def chunk_metadata(
 
     Args:
         path: the path of the file.
-        part_location: the location of the chunk's part in the document.
-        location: the location of the chunk in its part.
+        part_location: the location of the part that contains the chunk, such as a page number.
+        location: the lines and characters of the chunk in this part.
         warning: why the file was not read completely; None if it was.
     """
     metadata: dict[str, str | int] = {"path": path}
@@ -208,6 +209,10 @@ def chunk_metadata(
 
 def chunk_title(path: str, headings: str) -> str:
     """Return the title of a chunk: the last folder and the name of its file, then its headings.
+
+    Args:
+        path: the path of the file, with slashes.
+        headings: the headings of the chunk, joined by `` > ``; "" for none.
 
     >>> chunk_title("src/http/parser.c", ""), chunk_title("README.md", "Use > Options")
     ('http/parser.c', 'README.md > Use > Options')

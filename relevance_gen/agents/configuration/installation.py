@@ -125,7 +125,7 @@ def _claude_path() -> Path:
 
 
 def _config_path(*parts: str) -> Path:
-    """Return a path in the folder of configurations, as the XDG specification names it."""
+    """Return the path `parts` in ``$XDG_CONFIG_HOME``, or in ``~/.config`` if it is not set."""
     folder = os.environ.get("XDG_CONFIG_HOME") or _in_home(".config")
     return Path(folder).joinpath(*parts)
 
@@ -268,7 +268,17 @@ def _edit(
     keys: Sequence[str],
     entry: Entry | None,
 ) -> str:
-    """Return the text of settings with an entry, or without it if `entry` is None."""
+    """Return the text of a settings file after an entry is written or removed.
+
+    Args:
+        agent: the agent that reads the settings; it determines the format, TOML or JSON.
+        text: the text of the settings file before the change.
+        keys: the path of keys in the settings to the entry.
+        entry: the new entry; None to remove the existing entry.
+
+    Raises:
+        InvalidRequestError: `text` cannot be parsed, or the existing entry starts another program.
+    """
     if agent.is_toml:
         _check_owner(toml_settings.read_table(text, keys), keys)
         if entry is None:
@@ -281,7 +291,12 @@ def _edit(
 
 
 def _check_owner(existing: Any, keys: Sequence[str]) -> None:
-    """Raise an `InvalidRequestError` if an entry exists and does not start this program."""
+    """Raise an `InvalidRequestError` if an entry exists and does not start this program.
+
+    Args:
+        existing: the entry that the settings contain; None if there is none.
+        keys: the path of keys in the settings to the entry, for the error message.
+    """
     if existing is None:
         return
     command = existing.get("command") if isinstance(existing, dict) else None

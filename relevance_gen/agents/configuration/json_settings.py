@@ -24,7 +24,11 @@ _DEFAULT_INDENT: Final = "  "
 
 @frozen
 class _Member:
-    """A member of an object: its key, and the range of the text that key and value occupy."""
+    """A member of a JSON object: its key and its value.
+
+    In the text, the member begins at the position `start`, with its key, and ends before the
+    position `end`, after its value.
+    """
 
     key: str
     start: int
@@ -34,11 +38,11 @@ class _Member:
 
 @frozen
 class _Value:
-    """A value in the text.
+    """A JSON value in the text of the settings.
 
     Attributes:
-        start: start of the value.
-        end: end of the value.
+        start: position in the text at which the value begins.
+        end: position in the text after the last character of the value.
         plain: the value as Python's `json` module returns it.
         members: the members of an object; None for other values.
     """
@@ -58,7 +62,11 @@ class _SettingsParser:
     _depth: int = field(default=0, init=False)
 
     def parse(self) -> _Value:
-        """Parse the complete text, whose value must be an object."""
+        """Parse the complete text and return its value, which must be an object.
+
+        Raises:
+            InvalidRequestError: the text is not valid, or its value is not an object.
+        """
         self._skip_space()
         value = self._parse_value()
         self._skip_space()
@@ -123,6 +131,13 @@ class _SettingsParser:
 
         The method skips the comma before the item. If no item follows, it skips the closing bracket
         `close` instead.
+
+        Args:
+            close: the closing bracket of the list or object, "]" or "}".
+            is_first: whether no item was parsed yet, so that no comma precedes the item.
+
+        Raises:
+            InvalidRequestError: neither the closing bracket nor a required comma follows.
         """
         self._skip_space()
         if self._accept(close):
@@ -157,9 +172,15 @@ def read_member(text: str, path: Sequence[str]) -> Any:
 
 
 def set_member(text: str, path: Sequence[str], value: object) -> str:
-    """Return a JSON object whose member at a path of keys has a value.
+    """Return the text of a JSON object after the member at a path of keys is set to `value`.
 
-    Missing objects of the path are created. Text outside the member is not changed.
+    Missing members and missing objects of the path are created. Text outside the member is not
+    changed.
+
+    Args:
+        text: the text of the JSON object before the change.
+        path: the keys from the outermost object to the member.
+        value: the new value of the member.
 
     Raises:
         InvalidRequestError: the text is not a JSON object with comments, or a value on the path is
@@ -210,13 +231,23 @@ def _parse(text: str) -> _Value:
 
 
 def _member_of(value: _Value, key: str) -> _Member | None:
-    """Return the last member with a key, which is the one that JSON parsers use."""
+    """Return the member of an object that has the key `key`; None if there is none.
+
+    If several members have this key, the last one is returned, because JSON parsers use it.
+    """
     members = [member for member in value.members or () if member.key == key]
     return members[-1] if members else None
 
 
 def _insert(text: str, parent: _Value, key: str, value: object) -> str:
-    """Return the text with another member at the end of the object `parent`."""
+    """Return a document with a new member at the end of one of its objects.
+
+    Args:
+        text: the text of the document before the change.
+        parent: the object in `text` that gets the member.
+        key: the key of the new member.
+        value: the value of the new member.
+    """
     if not text.strip():
         return _dump({key: value}, "", "") + "\n"
     outer_indent = _line_indent(text, parent.start)
@@ -238,7 +269,11 @@ def _insert(text: str, parent: _Value, key: str, value: object) -> str:
 
 
 def _delete(text: str, parent: _Value, removed: _Member) -> str:
-    """Return the text without a member of the object `parent`, and without its comma."""
+    """Return the document `text` without the member `removed` of its object `parent`.
+
+    The comma between the member and its neighbor is also removed, with all other text between
+    them. The neighbor is the member before it, or the next member for the first member.
+    """
     members = parent.members or ()
     index = members.index(removed)
     if index:
@@ -254,13 +289,23 @@ def _delete(text: str, parent: _Value, removed: _Member) -> str:
 
 
 def _dump(value: object, indent: str, text: str) -> str:
-    """Return a value as JSON on indented lines, of which the first is not indented."""
+    """Return a value as JSON on several lines.
+
+    Args:
+        value: the value.
+        indent: the indent that is added to all lines except the first.
+        text: the document that receives the value; it determines the indent of one level, as
+            `_indent_unit` returns it.
+    """
     dumped = json.dumps(value, indent=_indent_unit(text), ensure_ascii=False)
     return dumped.replace("\n", f"\n{indent}")
 
 
 def _indent_unit(text: str) -> str:
-    """Return the indent of the first indented line of a text; by default two spaces."""
+    """Return the indent of the first indented line of `text` that begins with a double quote.
+
+    Without such a line, return two spaces.
+    """
     match = re.search(r'^([ \t]+)"', text, re.MULTILINE)
     return match[1] if match else _DEFAULT_INDENT
 

@@ -28,9 +28,14 @@ def set_table(
     path: Sequence[str],
     value: dict[str, object],
 ) -> str:
-    """Return a TOML document whose table at a path of keys has the members of `value`.
+    """Return the text of a TOML document after the table at a path of keys is set to `value`.
 
     Members of the table that `value` does not have are removed.
+
+    Args:
+        text: the text of the document before the change.
+        path: the keys from the outermost table to the table.
+        value: the members of the table after the change.
 
     Raises:
         InvalidRequestError: the text is not TOML, or a value on the path is not a table.

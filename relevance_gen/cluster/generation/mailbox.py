@@ -131,10 +131,10 @@ class Mailbox:
     # ── The worker ───────────────────────────────────────────────────────────────────────────────
 
     def register(self, on_cancel: Callable[[int], None]) -> int:
-        """Register the only worker, and return its id, 0.
+        """Register the only worker, and return the id of the worker, which is always 0.
 
         Args:
-            on_cancel: called with the id of each request that is dropped.
+            on_cancel: called with the mailbox's id of each request that is dropped.
         """
         self._on_cancel = on_cancel
         return 0
@@ -142,14 +142,17 @@ class Mailbox:
     def take(
         self, _worker_id: int, capacity: Capacity, timeout_s: float | None = None
     ) -> list[QueuedRequest] | None:
-        """Publish the events of the last step, and remove and return the next requests.
+        """Make the events of the last step available to the clients, and take waiting requests.
 
-        Waits if there is no request; the result can be empty nevertheless. Returns None if the
-        worker has failed.
+        The requests are taken in the order of their priority. If no request waits, the method waits
+        for one; the result can be empty nevertheless.
 
         Args:
-            capacity: the worker's capacity, which limits the returned requests.
+            capacity: the capacity of the worker; only requests that fit into it are taken.
             timeout_s: maximum seconds to wait; None for no limit.
+
+        Returns:
+            The requests, with the ids of this mailbox; None if the worker has failed.
         """
         with self._changed:
             self._capacity = capacity
@@ -192,9 +195,12 @@ class Mailbox:
     # ── Dropping requests ────────────────────────────────────────────────────────────────────────
 
     def _drop_lost_clients(self) -> list[int]:
-        """Drop the requests of clients without a call for `CLIENT_TIMEOUT_S`; return their ids.
+        """Drop the requests of clients whose last `exchange` is over `CLIENT_TIMEOUT_S` ago.
 
         The caller must hold `_changed`.
+
+        Returns:
+            The mailbox's ids of the dropped requests.
         """
         now_s = time.monotonic()
         lost = {

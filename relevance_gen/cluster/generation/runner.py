@@ -176,7 +176,10 @@ class ClusterRunner(Runner):
         return node
 
     def _replace(self, dead: ClusterWorker) -> None:
-        """Start a worker in place of a worker whose ready runner has died, unless closed."""
+        """Start a worker in place of a worker whose ready runner has died.
+
+        Does nothing if this `ClusterRunner` is closed.
+        """
         with self._lock:
             self._was_ready = True
             if not self.closed:
@@ -219,7 +222,10 @@ class ClusterRunner(Runner):
 
 
 def _poll_nodes(runner_ref: weakref.ref[ClusterRunner]) -> None:
-    """Start workers on new nodes, every `_NODE_POLL_S`, until the runner is closed or freed."""
+    """Start workers on new nodes, every `_NODE_POLL_S`, until the `ClusterRunner` ends.
+
+    The function returns when the `ClusterRunner` is closed or is no longer referenced.
+    """
     while True:
         time.sleep(_NODE_POLL_S)
         runner = runner_ref()

@@ -46,11 +46,11 @@ and is doubled after each attempt."""
 
 @frozen
 class LoadedModel:
-    """Properties of an actor's model.
+    """Properties of the model that a `RunnerActor` has loaded.
 
     Attributes:
-        chat_format: the model's chat format, as `Worker.chat_format`.
-        description: the model and its options as text.
+        chat_format: as `Worker.chat_format`.
+        description: the model and its options as text, as in `RunnerSpec`.
     """
 
     chat_format: ChatFormat | None
@@ -70,13 +70,15 @@ def limit_devices(gpu_ids: Sequence[int | str]) -> None:
 
 
 class RunnerActor(Actor):
-    """A model with its worker in a process of its own.
+    """The actor of a runner: a model with its worker in a process of its own.
 
     Args:
         load: loads the model.
         prefix_cache_bytes: memory for the computed prompts of recent requests.
-        description: model and options as text, which other processes compare with their own.
-        is_shared: whether the process ends by itself after `_UNUSED_TIMEOUT_S` without a client.
+        description: model and options as text; a process that shares this runner raises an error
+            if its own description is different.
+        is_shared: whether several processes can use the runner; then its process ends by itself
+            when no client has called `exchange` for `_UNUSED_TIMEOUT_S`.
     """
 
     def __init__(
@@ -176,9 +178,10 @@ class ClusterWorker(Worker):
         self._has_capacity = False
 
     def _end(self, state: ThreadState, error: BaseException | None = None) -> None:
-        """End this worker; if its runner was ready and has failed, call `on_death` first.
+        """End this worker with the state `state`, and return its requests to the queue.
 
-        `on_death` starts another worker, so that the queue has a worker for the returned requests.
+        If the state is FAILED and the runner was ready before, `on_death` is called first: it
+        starts another worker, so that the queue has a worker for the returned requests.
         """
         if state is ThreadState.FAILED and self.state is ThreadState.READY:
             self._on_death(self)
@@ -218,8 +221,11 @@ class ClusterWorker(Worker):
     def _start_runner(self) -> bool:
         """Start the runner or find the shared runner, and wait until its model is loaded.
 
-        If the runner dies while it starts, retries after a pause. Returns False if the runner is
-        not needed any more, or this worker was closed.
+        If the runner dies or does not respond while it starts, the method pauses and retries.
+
+        Returns:
+            True if the model is loaded; False if the runner is not needed any more, or this worker
+            was closed.
 
         Raises:
             ClusterError: the shared runner has another model or other options.

@@ -292,7 +292,8 @@ class ClusterIndex(MutableIndex):
             writer: writes the shards.
             parts: the chunks of each shard, in order.
             n_chunks: number of all chunks, for `report`; 0 if it is unknown.
-            report: called with the number of chunks done and of all chunks; None for no reports.
+            report: called after each shard with the number of chunks done and the number of all
+                chunks; if the latter is unknown, both numbers are equal. None for no reports.
         """
         self._versions.files.make_folder()
         self._versions.begin()  # refuse another program's file before the index is built
@@ -515,9 +516,12 @@ class ClusterIndex(MutableIndex):
             copy_version(self._versions, version, target)
 
     def _change(self, work: Callable[[], T]) -> T:
-        """Run a change, then open the new version, and return the result of the change.
+        """Call `work`, which writes a new version, then open the new version.
 
-        The change runs in a thread, so that a KeyboardInterrupt does not stop it.
+        `work` runs in a thread, so that a KeyboardInterrupt does not stop it.
+
+        Returns:
+            The result of `work`.
         """
         self._check_open()
         result = in_thread(work, "change-index").result()
@@ -636,7 +640,10 @@ class ClusterIndex(MutableIndex):
 
 
 class _RemoteShardEditor:
-    """Makes new shards from existing shards; a searcher of `pool` does the work."""
+    """Makes new shards from existing shards.
+
+    A searcher of `pool` does the work and writes the new shards with `writer`.
+    """
 
     def __init__(self, pool: SearcherPool, writer: ShardWriter) -> None:
         self._pool = pool

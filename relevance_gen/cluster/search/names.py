@@ -35,7 +35,8 @@ class NamedLocation:
 class NameRegistry(Actor):
     """The actor that stores the locations of named indexes.
 
-    It holds the temporary folders of registered indexes, so that no process deletes them.
+    It holds a lock on the temporary folder of each registered index, so that no process deletes
+    the folder; see `temporary.hold`.
     """
 
     def __init__(self) -> None:
@@ -43,9 +44,11 @@ class NameRegistry(Actor):
         self._locks: dict[str, BinaryIO] = {}
 
     def register(self, name: str, named: NamedLocation) -> bool:
-        """Register a name, and hold the index's folder if it is temporary.
+        """Register a name, and lock the index's folder if it is temporary.
 
-        Returns False if an index at another location has the name.
+        Returns:
+            True if the name now has this location; False if an index at another location has the
+            name.
         """
         if name in self._locations:
             return self._locations[name] == named

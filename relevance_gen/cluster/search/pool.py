@@ -67,7 +67,12 @@ _MAX_BUILD_ATTEMPTS: Final = 5
 
 
 class ShardError(Exception):
-    """An error of a request: none of the searchers could read a shard."""
+    """An error of a request: none of the searchers could read a shard.
+
+    Attributes:
+        shard_name: the name of the shard's file.
+        cause: the last error of reading the shard.
+    """
 
     def __init__(self, shard_name: str, cause: OSError) -> None:
         super().__init__(f"{shard_name}: {cause}")
@@ -114,7 +119,10 @@ class LatencyTracker:
 
     @property
     def hedge_delay_s(self) -> float:
-        """Seconds after which the next searchers of unanswered shards are asked, too."""
+        """Seconds from the beginning of a request until further searchers are asked.
+
+        Then each shard without an answer is requested from the next searcher in its order, too.
+        """
         median_s = statistics.median(self._durations_s.copy())
         return max(_SLOW_FACTOR * median_s, _MIN_HEDGE_DELAY_S)
 
@@ -435,9 +443,8 @@ def _keep_fresh(pool: weakref.ref[SearcherPool]) -> None:
 class _Round:
     """One request to all shards: attempts of several searchers, until each shard is answered once.
 
-    A request to several shards is answered for all of them together. If two searchers were asked
-    for the same shards, the first response counts, and a response counts only if none of its shards
-    is answered yet.
+    A searcher that is asked for several shards sends one response for all of them. The response is
+    used only if no other used response covers one of these shards; otherwise it is discarded.
     """
 
     def __init__(
@@ -491,9 +498,10 @@ class _Round:
         return self._responses
 
     def _send(self, names: Iterable[str]) -> None:
-        """Ask the next searcher in the order of each shard, with one message to each searcher.
+        """Send the request for the shards `names`, with one message to each searcher.
 
-        After the last searcher of an order, its first searcher is asked again.
+        Each shard is requested from the next searcher in its order that this object has not asked
+        for it yet. After the last searcher of an order, the order begins again.
         """
         by_searcher: defaultdict[SearcherHandle, set[str]] = defaultdict(set)
         for name in names:
@@ -537,13 +545,13 @@ class _Round:
             self._send(remaining)
 
     def _note_error(self, attempt: _Attempt, error: OSError) -> None:
-        """Record that a searcher could not read a shard.
+        """Record that the searcher of an attempt could not read a shard.
 
-        The message of the error names the shard; if it does not, all unanswered shards of the
-        attempt count as unread.
+        The shards whose names are in the message of `error` count as unread; if there are none,
+        all unanswered shards of the attempt do.
 
         Raises:
-            ShardError: reading a shard failed as many times as there are searchers.
+            ShardError: for a shard, as many errors are recorded as its order has searchers.
         """
         unanswered = attempt.names & self._unanswered
         unread = {name for name in unanswered if name in str(error)} or unanswered
@@ -553,7 +561,11 @@ class _Round:
                 raise ShardError(name, error)
 
     def _hedge(self) -> None:
-        """Ask the next searchers of all unanswered shards, and avoid the slow searchers."""
+        """Request all unanswered shards of running attempts from the next searchers, too.
+
+        The searchers of the running attempts count as slow: later requests ask them last for
+        `_SLOW_PENALTY_S`.
+        """
         slow = {name for attempt in self._attempts.values() for name in attempt.names}
         for attempt in self._attempts.values():
             self._pool.avoid(attempt.searcher, _SLOW_PENALTY_S)
@@ -568,10 +580,10 @@ class _Round:
 def group_by_searcher(
     orders: Mapping[str, Sequence[SearcherHandle]], rank: int
 ) -> dict[SearcherHandle, set[str]]:
-    """Return the names of the shards in whose orders each searcher has this rank, by searcher.
+    """Return, for each searcher, the names of the shards whose order has it at the index `rank`.
 
     Args:
-        orders: the order of searchers for each shard.
+        orders: the order of searchers for each shard, by the name of the shard.
         rank: index in an order, from 0. Shards with shorter orders are left out.
     """
     groups: defaultdict[SearcherHandle, set[str]] = defaultdict(set)

@@ -137,7 +137,10 @@ class RemoteSegments:
     # ── The search port ───────────────────────────────────────────────────────────────────────────
 
     def match_terms(self, request: MatchRequest) -> MatchResponse:
-        """Return the terms that words of the query match; request matches that are not cached."""
+        """Return the terms of the index that the words of the query match.
+
+        Cached matches are used; the others are requested from the searchers and cached.
+        """
         terms = {_key(term): term for term in request.terms}
         matches = self._terms.get_all([*terms])
         missing = [key for key in terms if key not in matches]
@@ -184,17 +187,18 @@ class RemoteSegments:
         return evolve(candidates, feature_positions=positions, features=tuple(features))
 
     def _n_expected_best(self, n: int) -> int:
-        """Return how many of the n best chunks overall a searcher is expected to have at most.
+        """Return an upper estimate of how many of the n best chunks overall one searcher has.
 
-        If the chunks are distributed at random, few searchers have more of them: the result is
-        `_DEVIATIONS` standard deviations above a searcher's share.
+        A searcher's share is n divided by the number of searchers that are first for a shard. The
+        result is `_DEVIATIONS` standard deviations above this share, so few searchers have more
+        if the chunks are distributed at random.
         """
         share = 1.0 / len({order[0].name for order in self.orders.values()})
         deviation = math.sqrt(n * share * (1.0 - share))
         return 1 + math.ceil(n * share + _DEVIATIONS * deviation)
 
     def extract_features(self, request: FeatureRequest) -> tuple[Any, ...]:
-        """Return features of chunks.
+        """Return, for each spec of the request, the features of the requested chunks.
 
         The last call of `top_candidates` in this thread stored features of the best candidates. If
         these include all requested features, they are returned; otherwise the features are
@@ -211,6 +215,9 @@ class RemoteSegments:
 
     def _extract(self, request: FeatureRequest) -> tuple[Any, ...]:
         """Request features of chunks from the searchers of the shards that have the chunks.
+
+        Returns:
+            For each spec of the request, the features of the chunks at ``request.positions``.
 
         Raises:
             LookupError: a position is in no segment.
@@ -285,7 +292,7 @@ class _Prefetched:
     later_features: tuple[Any, ...]
 
     def find(self, request: FeatureRequest) -> tuple[Any, ...] | None:
-        """Return the requested features; None if any of them was not prefetched."""
+        """Return the features for each spec of the request; None if any was not prefetched."""
         specs = self.request.later_features
         rows = find(self.candidates.feature_positions, request.positions)
         if (rows < 0).any():

@@ -137,13 +137,14 @@ class _OpenIndex:
     def _merge_small(
         self, shards: Sequence[ShardRecord], segments: Sequence[Segment]
     ) -> list[Segment]:
-        """Return segments with the same chunks, in another order; many small segments are merged.
+        """Return segments that have together the same chunks as `segments`.
 
-        Merging pays because scoring has a fixed cost for each segment. Merged segments are cached.
+        If there are many small segments, they are merged into one segment, because scoring has a
+        fixed cost for each segment. Merged segments are cached. The order can be another one.
 
         Args:
-            shards: the shards of the segments.
-            segments: the segment of each shard.
+            shards: the shard of each segment.
+            segments: the segments, in the order of `shards`.
         """
         unmerged = {}
         result = []
@@ -260,7 +261,8 @@ class ShardSearcher(Actor):
     def build(self, writer: ShardWriter, source: ChunkSource) -> ShardRecord:
         """Build the shard of the chunks of a source, write it, and return its record.
 
-        Its positions begin at 0; the caller adds the number of positions of the shards before it.
+        The positions of the chunks in the record begin at 0; the caller adds the number of
+        positions of the shards before it.
         """
         self._used_s = time.monotonic()
         return writer.write(build_segment(source.batches(), writer.counter), 0)
@@ -283,7 +285,7 @@ class ShardSearcher(Actor):
 
     @ray.method(concurrency_group=HEALTH)
     def close_index(self, location: str) -> None:
-        """Forget the open shards of the index at `location`; do nothing if none is open."""
+        """Close the shards of the index at `location`; do nothing if none is open."""
         with self._indexes_lock:
             self._indexes.pop(location, None)
 

@@ -77,7 +77,14 @@ class StoredChunks:
 
 @frozen
 class Piece:
-    """A file, or a range of its bytes or rows, that one searcher reads."""
+    """A file, or a range of its bytes or rows, that one searcher reads.
+
+    Attributes:
+        address: the address of the file.
+        start: the first byte, or for Parquet the first row; 0 for a whole file.
+        stop: the byte or row after the last one.
+        n_bytes: approximate size without compression.
+    """
 
     address: str
     start: int  # first byte, or row of Parquet; 0 for a whole file
@@ -168,10 +175,15 @@ def _merge_adjacent(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
 
 
 def _list_files(address: str) -> list[tuple[str, int]]:
-    """Return the address and the approximate uncompressed size of each readable file.
+    """Return the files at an address that can be read as chunks, in the order of their paths.
 
-    The address is a file, or a folder whose files are searched recursively and returned in the
-    order of their paths. The size is in bytes.
+    A folder is searched recursively; files of unknown kinds are left out.
+
+    Args:
+        address: the address of a file or a folder.
+
+    Returns:
+        For each file, its address and its approximate uncompressed size in bytes.
 
     Raises:
         InvalidRequestError: nothing exists at the address, or no file of a known kind.
@@ -196,7 +208,13 @@ def _list_files(address: str) -> list[tuple[str, int]]:
 
 
 def _divide(address: str, n_bytes: int, piece_bytes: int) -> Iterator[Piece]:
-    """Yield the pieces of a file, of about `piece_bytes`, or one piece if it cannot be divided."""
+    """Yield the pieces of a file; a single piece if the file cannot be divided.
+
+    Args:
+        address: the address of the file.
+        n_bytes: the approximate uncompressed size of the file.
+        piece_bytes: the approximate size of a piece.
+    """
     kind, compression = kind_of(address)
     if kind == "parquet":
         yield from _divide_rows(address, piece_bytes)

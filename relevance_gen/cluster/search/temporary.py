@@ -23,7 +23,8 @@ _PARENT: Final = "relevance_gen_cluster_{uid}"
 class TemporaryFolder:
     """A new folder for an index, which `remove` deletes.
 
-    Folders that no process holds any more are deleted before it is created.
+    Before it is created, other such folders of this user that no process has locked are deleted;
+    see `hold`.
 
     Raises:
         PermissionError: the parent folder belongs to another user, or other users have a permission
@@ -52,7 +53,11 @@ class TemporaryFolder:
 
 
 def hold(folder: Path) -> BinaryIO:
-    """Lock a folder, so that other processes cannot delete it until the returned file is closed."""
+    """Open the lock file of a folder with a shared lock, and return it.
+
+    Until the returned file is closed, other processes do not delete the folder as unused. Several
+    processes can hold the lock at the same time.
+    """
     path = _lock_path(folder)
     while True:
         file = path.open("ab")
