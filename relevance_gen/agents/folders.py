@@ -58,8 +58,7 @@ class ToolSearchResult:
 class _FolderPath:
     """The name of a folder, and a path in this folder; the path is "" for the folder itself.
 
-    If there is only one folder, its name is "". If there are several, the name "" stands for all of
-    them.
+    If there is only one folder, its name is "". If there are several, the name "" means all of them.
     """
 
     folder: str
@@ -245,7 +244,7 @@ class Folders:
         """Split a path into the name of its folder and the path in that folder.
 
         If there is only one folder, its name is "" and the path is not split. If there are several,
-        the path "." as a `folder` argument has the result ("", ""), which stands for all folders.
+        the path "." as a `folder` argument has the result ("", ""), which means all folders.
 
         Args:
             path: the path, as a caller wrote it.

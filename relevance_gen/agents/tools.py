@@ -3,12 +3,12 @@
 Answers are text. A location is written ``path:first-last`` with line numbers. Without line numbers,
 it is the path, followed by the page, slide or sheet if there is one, as in ``path page 3``. For a
 result without a path, it is ``index[position]``. Each line of a text is printed after its line
-number, or after a bar if it has no number.
+number, or after a bar if it lacks a number.
 
 The last line of an answer of ``search`` or ``files`` contains the number of results that are shown;
 the last line of an answer of ``read`` contains the location of the lines that are shown. The other
 lines of these answers have together at most ``max_tokens`` tokens, counted with the encoding that
-is part of this package. The answers of ``ask`` have no such limit and no such last line.
+is part of this package. The answers of ``ask`` have neither this limit nor this last line.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ class AgentTool:
     def schema(self) -> dict[str, Any]:
         """The JSON schema of the parameters, in which each parameter has exactly one JSON type.
 
-        ``folder`` and ``glob`` are left out if the server has no folders, and ``index`` if it has
-        no indexes. ``index`` is required if the server has no folders.
+        ``folder`` and ``glob`` are left out if the server lacks folders, and ``index`` if it lacks
+        indexes. ``index`` is required if the server lacks folders.
         """
         is_offered = {"folder": self.has_files, "glob": self.has_files, "index": bool(self.indexes)}
         properties = {}
@@ -509,7 +509,7 @@ def _totals(
 ) -> str:
     """Return the last line of an answer: the numbers of shown results and of tokens.
 
-    If not all results are shown, the line also says which parameters to change to see the others.
+    If not all results are shown, the line also names the parameters to change for further results.
 
     Args:
         n_shown: number of results in the answer.
