@@ -58,7 +58,7 @@ class ToolSearchResult:
 class _FolderPath:
     """The name of a folder, and a path in this folder; the path is "" for the folder itself.
 
-    If there is only one folder, its name is "". If there are several, the name "" means all of them.
+    If there is only one folder, its name is "". If there are several, the name "" means all.
     """
 
     folder: str
