@@ -221,7 +221,15 @@ def structure(
 
 
 def _suggest_field(prefix: str, name: str, known: list[str]) -> str:
-    """Return the remedy for an unknown field: a similar field, or all fields."""
+    """Return the advice in the error for an unknown field.
+
+    The advice is the known field with the most similar name; if none is similar, all known fields.
+
+    Args:
+        prefix: the path of the object that has the field, with a final dot; "" for the body.
+        name: the name of the unknown field.
+        known: the names of the known fields.
+    """
     if similar := nearest(name, known):
         return f"did you mean {prefix}{similar}?"
     hint = "; put further data into metadata" if "metadata" in known else ""

@@ -41,7 +41,7 @@ class Family:
         help: the help text.
         kind: "counter", "gauge" or "histogram".
         labels: the names of the labels.
-        series: for each time series, a value for each label.
+        series: for each time series, the tuple of its label values, in the order of `labels`.
     """
 
     name: str
@@ -52,7 +52,11 @@ class Family:
 
     @property
     def width(self) -> int:
-        """The number of columns of each series: 1, or for a histogram its buckets, +Inf and sum."""
+        """The number of columns of each series.
+
+        This is 1, or for a histogram ``len(BUCKETS_S) + 2``: a column for each bucket, one for the
+        bucket +Inf, and one for the sum.
+        """
         return len(BUCKETS_S) + 2 if self.kind == "histogram" else 1
 
 
@@ -121,11 +125,12 @@ class Layout:
     Args:
         endpoints: the endpoints by which requests are counted.
         statuses: the HTTP statuses by which requests are counted.
-        models: the purpose and name of each model.
+        models: a pair (purpose, name) for each model; for the purposes see `settings.ModelTask`.
 
     Attributes:
         families: all metrics, in the order of their columns.
-        columns: the first column of each series, by the name of its metric and its label values.
+        columns: maps (name of the metric, label values) to the position of the first column of that
+            series.
         width: the number of columns.
     """
 
@@ -188,8 +193,8 @@ class Metrics:
 
     Attributes:
         layout: the columns of the table.
-        table: shape (n_processes, layout.width).
-        row: the row of this process.
+        table: the values of all processes, shape (n_processes, layout.width).
+        row: the index of this process's row in `table`.
     """
 
     layout: Layout
@@ -257,10 +262,11 @@ class Metrics:
         return float(self.table[:, self.layout.columns[name, series]].sum())
 
     def exposition(self, gauges: dict[str, tuple[str, float]]) -> str:
-        """Return all series in the text format of Prometheus.
+        """Return all series, each summed over all processes, in the text format of Prometheus.
 
         Args:
-            gauges: further gauges: name → help text and value.
+            gauges: further gauges without labels: maps the name without `PREFIX` to the help text
+                and the value.
         """
         lines: list[str] = []
         totals = self.table.sum(axis=0)

@@ -122,7 +122,10 @@ def listing(routes: tuple[Route, ...], settings: Settings) -> bytes:
 
 
 async def page(request: web.BaseRequest, name: str) -> web.StreamResponse:
-    """Return the response with a page; its Content-Security-Policy is that of `_policy`."""
+    """Return the response with the page in the file ``static/{name}``.
+
+    Its Content-Security-Policy is the result of `_policy`.
+    """
     headers = {
         "Content-Type": "text/html; charset=utf-8",
         "Content-Security-Policy": _policy(name),
@@ -151,9 +154,14 @@ def _respond(
     content: bytes,
     headers: dict[str, str],
 ) -> web.Response:
-    """Return the response with a file, in the coding that the client prefers.
+    """Return the response with the bytes of a file, in the coding that the client prefers.
 
     The status is 304, without a body, if the client has the file already (RFC 9110, 13.1.2).
+
+    Args:
+        request: the client's request.
+        content: the content of the file, not yet encoded.
+        headers: headers of a response with a body, in addition to those about the coding.
     """
     coding = preferred_coding(request.headers.get("Accept-Encoding", ""))
     encoded = _encoded(content, coding)
@@ -181,11 +189,11 @@ def _parts() -> dict[str, bytes]:
 def _policy(name: str) -> str:
     """Return the Content-Security-Policy of a page: it may load only its own resources.
 
-    An inline script or style is allowed by the hash of its content; a page without inline scripts
-    (or styles) may load them from this server. Images must be ``data:`` addresses, such as the
-    icon. Requests go to this server only. Frames may show only ``blob:`` addresses, such as a file
-    that the user opened. Because no Trusted Types policy is allowed, the browser refuses to parse
-    as HTML any string that a script passes to it.
+    `name` is the file name of the page. An inline script or style is allowed by the hash of its
+    content; a page without inline scripts (or styles) may load them from this server. Images must
+    be ``data:`` addresses, such as the icon. Requests go to this server only. Frames may show only
+    ``blob:`` addresses, such as a file that the user opened. Because no Trusted Types policy is
+    allowed, the browser refuses to parse as HTML any string that a script passes to it.
     """
     script = _sources(name, b"script")
     style = _sources(name, b"style")

@@ -31,7 +31,13 @@ _MAX_POSTINGS_IN_MEMORY: Final = 1 << 22
 
 @frozen(eq=False)
 class BuiltSegment:
-    """A segment whose positions begin at 0, with its number of positions and of tokens."""
+    """A segment whose positions begin at 0.
+
+    Attributes:
+        segment: the segment of the chunks that are not blank.
+        n_positions: the number of positions, blank chunks included.
+        n_tokens: the number of tokens of the chunks; 0 if they were not counted.
+    """
 
     segment: Segment
     n_positions: int  # number of positions, blank chunks included
@@ -51,8 +57,9 @@ def build_segment(
 ) -> BuiltSegment:
     """Build and return one segment of all chunks that are not blank.
 
-    If there is more text than one block, each block is written to a temporary file and all blocks
-    are merged at the end. The merged segment is memory-mapped from an unnamed file.
+    The chunks are indexed in blocks of about `_BLOCK_BYTES` of texts, titles and metadata. If there
+    is more than one block, each block is written to a temporary file and all blocks are merged at
+    the end. The merged segment is memory-mapped from an unnamed file.
 
     Args:
         batches: the chunks, in the order of their positions.
@@ -80,7 +87,11 @@ def build_segment(
 
 
 def _next_block(batches: Iterator[Chunks]) -> tuple[Chunks, bool]:
-    """Return the chunks of the next block, and whether it is the last block."""
+    """Return the chunks of the next block, and whether it is the last block.
+
+    Batches are added until the block has `_BLOCK_BYTES` or more. The block is the last, and can be
+    empty, if `batches` ends before that.
+    """
     block: list[Chunks] = []
     n_bytes = 0
     for batch in batches:

@@ -124,14 +124,15 @@ class IndexWriter:
         write: Callable[[], ShardRecord],
         find_replaced: FindInVersion | None = None,
     ) -> range:
-        """Add a shard after the last position and return its positions.
+        """Add a shard at the end of the index, and return the positions of its chunks in the index.
 
-        The new version also omits the chunks at the positions that `find_replaced` returns.
+        The same new version also omits the chunks at the positions that `find_replaced` returns.
 
         Args:
-            write: writes the shard with positions from 0; it is called again if its file has become
-                too old.
-            find_replaced: as `find_positions` of `remove`; None removes nothing.
+            write: writes the shard with positions from 0, and returns its record; it is called
+                again if its file has become too old.
+            find_replaced: returns the positions of the chunks to remove from a version, ascending;
+                None removes nothing.
         """
         shard = write()
         written_s = time.monotonic()

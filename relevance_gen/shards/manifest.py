@@ -79,7 +79,18 @@ class StoredFile:
 class ShardRecord:
     """A shard in one version of an index.
 
-    It has the shard's file, its positions, and the statistics of the chunks that were not removed.
+    Attributes:
+        file: the shard's file.
+        first: position in the index of the shard's first chunk.
+        stop: position in the index after the shard's last chunk.
+        n_tokens: number of tokens of the chunks that were not removed.
+        n_chunks: number of chunks that were not removed, without blank chunks.
+        norm_sum: exact sum of the norms of these chunks as a hexadecimal integer, in units of
+            2⁻¹¹²⁶; see `exact_sum`.
+        english_margin: as in `Statistics`, for these chunks.
+        n_chunks_with_title: number of these chunks that have a title.
+        statistics_file: the arrays of the statistics (terms and titles); None if there are none.
+        removed: the removed chunks, as `encode_removed` returns them; "" for none.
     """
 
     file: StoredFile
@@ -113,7 +124,7 @@ class ShardRecord:
 
     @property
     def removed_positions(self) -> Offsets:
-        """Positions of the removed chunks, ascending."""
+        """Positions in the index of the shard's removed chunks, ascending."""
         if not self.removed:
             return np.zeros(0, np.int64)
         n_bytes = -(-self.n_positions // 8)
@@ -122,7 +133,13 @@ class ShardRecord:
         return np.flatnonzero(flags) + self.first
 
     def encode_removed(self, positions: Offsets) -> str:
-        """Encode the positions of all removed chunks as the value of `removed`."""
+        """Return the value of `removed` for a record of this shard.
+
+        It has one bit for each position of the shard, compressed, as base64; "" for no positions.
+
+        Args:
+            positions: positions in the index of all removed chunks of the shard.
+        """
         if not positions.size:
             return ""
         flags = np.zeros(self.n_positions, bool)
@@ -148,7 +165,20 @@ def _are_times(files: Any) -> bool:
 
 @frozen
 class IndexVersion:
-    """An immutable version of an index: its settings and its shards."""
+    """An immutable version of an index: its settings and its shards.
+
+    Attributes:
+        number: the number of the version, 1 more than that of the version before.
+        index_id: an identifier that all versions of one index have in common.
+        weighting: the name of the weighting.
+        encoding: the name of the encoding by which tokens were counted.
+        fingerprint: a hash of the definition of this encoding.
+        n_positions: number of positions assigned so far, removed and blank chunks included.
+        shards: the shards, in the order of their positions.
+        replaced: maps the name of each file that only earlier versions need, and that remains for
+            their readers, to the time when it was replaced, in seconds since 1970.
+        name: the name of the version's file; "" before it is published.
+    """
 
     number: int = field(validator=checks.integer(1))  # 1 more than that of the version before
     index_id: str = field(validator=checks.string)  # the same in all versions of one index
@@ -194,7 +224,7 @@ class IndexVersion:
 
 
 def new_version_name(number: int) -> str:
-    """Return a unique name for the file of a version."""
+    """Return a unique name for the file of a version; `number` is the number of the version."""
     return f"{number:08}-{secrets.token_hex(8)}.version"
 
 
@@ -227,9 +257,14 @@ def parse_pointer(content: bytes, location: str) -> str:
 def parse_version(content: bytes, name: str, location: str) -> IndexVersion:
     """Return the version that the content of a version's file describes.
 
+    Args:
+        content: the content of the file.
+        name: the name of the file, which begins with the number of the version.
+        location: the location of the index, for errors.
+
     Raises:
-        IndexFormatError: the content is damaged, or of another program or format; the error names
-            the location.
+        IndexFormatError: the content is damaged, of another program or format, or of a version with
+            another number; the error names the location.
     """
     parsed = _unseal(content, name, location)
     del parsed["format"]
@@ -258,7 +293,10 @@ def _parse_shard(value: Any, path: str) -> ShardRecord:
 
 
 def _seal(content: dict[str, Any]) -> bytes:
-    """Return an object as JSON, with a last field that has the hash of all bytes before it."""
+    """Return an object as JSON, with a first field ``format`` and a last field ``sha256``.
+
+    The last field has the SHA-256 of all bytes before it, in hexadecimal.
+    """
     unsealed = wire.serialize({"format": _FORMAT, **content})[:-1]
     return unsealed + b',"sha256":"%b"}' % hashlib.sha256(unsealed).hexdigest().encode()
 

@@ -45,7 +45,12 @@ time."""
 
 @frozen
 class CachedVersion:
-    """The last version of an index that was opened on this machine."""
+    """The last version of an index that was opened on this machine.
+
+    Attributes:
+        version: the version.
+        opened_s: when it was opened, in seconds since 1970.
+    """
 
     version: IndexVersion
     opened_s: float  # seconds since 1970
@@ -56,6 +61,10 @@ class ShardCache:
     """A folder of cached files, created when it is needed.
 
     Safe for several processes and threads.
+
+    Attributes:
+        folder: the path of the folder.
+        max_bytes: maximum size of all files in the folder together.
     """
 
     folder: Path
@@ -152,9 +161,13 @@ def _unused(paths: Collection[Path]) -> list[Path]:
 
 
 def _create_locked(path: Path, n_bytes: int) -> int:
-    """Create a file of `n_bytes`, unless it exists, and lock it.
+    """Create a file of `n_bytes`, unless a file of this size exists, and lock it.
 
-    Returns a descriptor that holds a shared lock on the file until it is closed.
+    An existing file of another size is changed to this size. A file that was created or changed is
+    marked as incomplete by its modification time.
+
+    Returns:
+        A descriptor that holds a shared lock on the file until it is closed.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try_lock(descriptor, shared=True)

@@ -129,7 +129,11 @@ class ShardWriter:
 class OpenedShards:
     """The segments of opened shards, and the locks of their cached files.
 
-    The caller must close `locks` after the last use of the segments.
+    Attributes:
+        segments: the segment of each shard, in order, with positions in the index and without
+            removed chunks.
+        locks: the locks of the cached files; the caller must close it after the last use of the
+            segments.
     """
 
     segments: list[Segment]  # at their positions in the index, without removed chunks

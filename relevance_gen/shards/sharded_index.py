@@ -353,9 +353,15 @@ class ShardedIndex(MutableIndex):
 def _built_file(
     writer: ShardWriter, source: Source, encoding: Encoding | None, options: dict[str, Any]
 ) -> Iterator[Path]:
-    """Build an index with `ChunkIndex.build`, and yield its temporary file.
+    """Build an index with `ChunkIndex.build`, and yield the path of its temporary file.
 
-    Arguments are as for `ChunkIndex.build`; the weighting is `writer`'s.
+    The file exists until the context ends.
+
+    Args:
+        writer: its weighting is the weighting of the index.
+        source: as for `ChunkIndex.build`.
+        encoding: as for `ChunkIndex.build`.
+        options: the other keyword arguments of `ChunkIndex.build`.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "built")

@@ -99,9 +99,9 @@ class VersionStore:
         return parse_version(content, name, self.location)
 
     def begin(self) -> Newest:
-        """Begin a change: return the newest version, to pass it to `publish`.
+        """Begin a change: return the newest version and the state of `index.json`, for `publish`.
 
-        The returned version is None if the location has no `index.json`.
+        The attribute `version` of the result is None if the location has no `index.json`.
 
         Raises:
             IndexFormatError: `index.json` is of another program, or the index is damaged or of
@@ -116,7 +116,13 @@ class VersionStore:
     def publish(self, version: IndexVersion, newest: Newest) -> IndexVersion:
         """Publish a version as the newest, and remove files that are no longer needed.
 
-        Return the version with the name of its file.
+        Args:
+            version: the new version; its `name` and `replaced` are ignored.
+            newest: the result of `begin` when the change began.
+
+        Returns:
+            `version` with the name of its file in `name`, and with the files that remain for
+            readers of earlier versions in `replaced`.
 
         Raises:
             IndexConflictError: another writer has published a version since `newest` was read.
@@ -193,7 +199,16 @@ class VersionStore:
 
 
 def _retained(replaced: dict[str, float], now_s: float) -> dict[str, float]:
-    """Return the replaced files that readers may still need, with the times of replacement."""
+    """Return the replaced files that are retained for readers of earlier versions.
+
+    A file is retained for `_RETENTION_S` after it was replaced, or for `_SHORT_RETENTION_S` if
+    there are more than `_MAX_REPLACED_FILES` files.
+
+    Args:
+        replaced: maps the name of a file to the time when it was replaced, in seconds since 1970;
+            the result is a part of this mapping.
+        now_s: the current time in seconds since 1970.
+    """
     is_many = len(replaced) > _MAX_REPLACED_FILES
     retention_s = _SHORT_RETENTION_S if is_many else _RETENTION_S
     return {name: time_s for name, time_s in replaced.items() if now_s - time_s < retention_s}

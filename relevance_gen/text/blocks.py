@@ -41,7 +41,9 @@ def pieces(text: str, n_chars: int) -> Iterator[str]:
     """Yield pieces of a text that have the same terms as the text.
 
     Each piece has at least `n_chars` characters, except the last, and ends at the first possible
-    position after these. A text without such a position, one very long word, is not split.
+    position after these. If a piece ends within a run of characters that are tokenized as n-grams,
+    the next piece repeats its last character, or its last two. A text without a possible position,
+    one very long word, is not split.
 
     >>> list(pieces("one two three", 5))
     ['one two ', 'three']
@@ -68,9 +70,10 @@ def _find_split(
     text: str,
     start: int,
 ) -> re.Match[str] | None:
-    """Return the match of the first split at `start` or later; None if there is none.
+    """Return the first match of `_SPLIT` at `start` or later; None if there is none.
 
-    The text is searched block by block, so that other threads can run in between.
+    The end of the match is a position at which `text` can be divided into pieces. The text is
+    searched block by block, so that other threads can run in between.
     """
     pattern = re.compile(_SPLIT)  # compiled on first use, which takes 3 ms, and cached by `re`
     for low in range(start, len(text), BLOCK_CHARS):
@@ -111,7 +114,11 @@ def batch_by_size(
 
 
 def blocks(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the texts of each block, in order; each piece of a long text is a block of its own."""
+    """Yield the texts of each block, in order.
+
+    A block has texts of at most `BLOCK_CHARS` characters together. A longer text is divided by
+    `pieces`, and each of its pieces is a block of its own.
+    """
     for start, end in batch_by_size(lengths(texts), BLOCK_CHARS):
         if end - start > 1:
             yield list(texts[start:end])

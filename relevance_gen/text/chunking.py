@@ -149,9 +149,10 @@ class _ChunkLimit:
     def size(self, text: str, start: int) -> int:
         """Return how many characters of `text` from `start` are within the limit; at least 1.
 
-        With a limit in tokens, the result can be up to 1/32 less than the maximum, and a single
-        character can exceed the limit. It is found by interpolation search, which starts at the
-        size of the chunk before.
+        Without a limit in tokens, the result is the maximum number of characters, even if the text
+        has fewer. With a limit in tokens, the result can be up to 1/32 less than the maximum, and a
+        single character can exceed the limit. It is found by interpolation search, which starts at
+        the size of the chunk before.
         """
         if self._count is None:
             return self._max_chars
@@ -243,7 +244,10 @@ class _Breaks:
         return high
 
     def last_end(self, start: int, max_chars: int) -> int:
-        """Return the best end of a chunk of at most `max_chars` characters from `start`."""
+        """Return the position in the text at which a chunk that begins at `start` should end.
+
+        The chunk has at most `max_chars` characters. `split` describes which position is preferred.
+        """
         limit = start + max_chars
         middle = start + max_chars // 2
         if limit >= len(self._text):

@@ -202,7 +202,9 @@ class _FoldTable:
     """The folded code unit of each UTF-16 code unit, computed when a code unit first occurs.
 
     Attributes:
-        units: the folded code units, or `_UNKNOWN`, `_DROP` or `_EXPAND`, shape (65536,).
+        units: the entry of each code unit, shape (65536,): its folded code unit; `_UNKNOWN` if it
+            has not occurred yet; `_DROP` if folding removes it; `_EXPAND` if it folds to several
+            characters.
         expansions: the string that replaces each code unit whose entry is `_EXPAND`.
     """
 
@@ -249,9 +251,9 @@ class _FoldTable:
 
 
 def _move(code: int) -> int:
-    """Return the code of a folded character after its block is moved.
+    """Return the code point to which the table `MOVED` moves a folded character.
 
-    See `relevance_gen.text.scripts`.
+    A character outside the blocks of the table is unchanged; see `relevance_gen.text.scripts`.
     """
     for first, end, new_first in MOVED:
         if first <= code < end:

@@ -49,7 +49,10 @@ def stem_all(words: list[str]) -> list[str]:
 
 
 def _without_plural(root: str) -> str:
-    """Return a stem without the s of an acronym in the plural."""
+    """Return a stem, without the final s if it looks like an acronym in the plural (``llms``).
+
+    Such a stem has no vowel except one directly before the s; other stems are unchanged.
+    """
     if root[-1:] == "s" and len(root) >= _MIN_PLURAL_LETTERS and _PLURAL_ACRONYM.fullmatch(root):
         return root[:-1]
     return root

@@ -72,7 +72,10 @@ class Occurrences:
     digits: Offsets
 
     def decode_term(self, occurrence: int) -> str:
-        """Return the folded spelling of an occurrence, truncated to `MAX_SPELLING_BYTES`."""
+        """Return the folded spelling of a token, truncated to `MAX_SPELLING_BYTES` bytes.
+
+        `occurrence` is the index of the token in `start`, in [0, T).
+        """
         start = int(self.start[occurrence])
         n_bytes = min(int(self.length[occurrence]), MAX_SPELLING_BYTES)
         return self.folded[start : start + n_bytes].decode("utf-8", "replace")

@@ -83,8 +83,8 @@ class CitedSpan(Span):
     in the sources, the greater its weight; for the formula see `relevance_gen.asking.citations`.
 
     Attributes:
-        source: number of the source, from 0; ``start`` and ``end`` are positions in its chunk's
-            text.
+        source: number of the source, from 0. The inherited attributes ``start`` and ``end`` are
+            positions in the text of that source's chunk.
     """
 
     source: int
@@ -97,8 +97,9 @@ class CitedSentence:
     Attributes:
         start: position of its first character in the answer, in code points.
         end: position after its last character.
-        spans: the supporting source sentences: first the one with the largest share, then in order
-            of the weight that each adds; empty if the sources do not support the sentence.
+        spans: the supporting source sentences; empty if the sources do not support the sentence.
+            The first has the highest ``score``. The others are in descending order of the weight of
+            the answer's words that they contain and no earlier span contains.
     """
 
     start: int
@@ -107,7 +108,10 @@ class CitedSentence:
 
     @property
     def citation_marker(self) -> str:
-        """The numbers of its sources, from 1, in brackets, or ``[not found in the sources]``."""
+        """The numbers of the distinct sources, from 1, each in brackets: for example ``[1][3]``.
+
+        ``[not found in the sources]`` if there are none.
+        """
         numbers = dict.fromkeys(span.source + 1 for span in self.spans)
         return "".join(f"[{number}]" for number in numbers) or "[not found in the sources]"
 

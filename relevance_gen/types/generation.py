@@ -34,9 +34,17 @@ _CONSTRAINTS = ("json_schema", "regex", "grammar", "choice")
 def _mutually_exclusive(
     request: GenerationRequest, attribute: Attribute[Any], value: object
 ) -> None:
-    """Validate a field that constrains the output: no earlier such field may have a value.
+    """Validate a field of `_CONSTRAINTS`: if it has a value, no earlier such field may have one.
 
     Later fields are not set yet, because attrs sets and validates fields in their order.
+
+    Args:
+        request: the request, whose earlier fields are set.
+        attribute: the field.
+        value: its value; None if it is not given.
+
+    Raises:
+        InvalidRequestError: an earlier field of `_CONSTRAINTS` is not None.
     """
     if value is None:
         return
@@ -196,7 +204,7 @@ class ContentPart:
     """A content part of a model's turn, or a piece of streamed text to append to such a part.
 
     Attributes:
-        kind: the type of the part.
+        kind: the type of the part: "text", "reasoning" or "tool_call".
         text: the text or reasoning; for a tool call its arguments as JSON, which is incomplete if
             the turn was cut off.
         index: index of the part in the turn, from 0.
@@ -211,7 +219,11 @@ class ContentPart:
     id: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dict of the fields that apply to this kind of part."""
+        """Return the part as a dict of strings.
+
+        The keys are ``kind`` and ``text``; for a tool call ``kind``, ``id``, ``name``, and
+        ``arguments``, which has the value of `text`.
+        """
         if self.kind != "tool_call":
             return {"kind": self.kind, "text": self.text}
         return {

@@ -122,7 +122,11 @@ class SearchResult(PydanticSerializable):
         return self.chunk_score == 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as the server writes them."""
+        """Return the fields as the server writes them.
+
+        ``spans`` is absent unless requested, ``title`` if it is "", and ``num_collapsed`` if it is
+        0. If `is_filled`, the key ``filled`` with the value True is added.
+        """
         plain: dict[str, Any] = {
             "chunk_id": self.chunk_id,
             "chunk_txt": self.chunk_txt,
@@ -192,7 +196,11 @@ class SearchMetadata(_LazyTokenCounts):
 
     @classmethod
     def lazy(cls, **counts: Callable[[], int]) -> Self:
-        """Return metadata whose token counts are computed on first read, by these functions."""
+        """Return metadata whose token counts are computed when they are first read.
+
+        Args:
+            **counts: the functions that compute ``num_query_tokens`` and ``num_context_tokens``.
+        """
         metadata = cls(0, 0)
         for name in counts:
             object.__delattr__(metadata, name)

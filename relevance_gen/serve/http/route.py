@@ -55,13 +55,17 @@ class AlternateBody:
 class Route:
     """One row of the table of routes.
 
+    An adapter is a module of `relevance_gen.serve.adapters`, which implements one API format.
+
     Attributes:
         method: "GET", which answers HEAD too, or "POST".
         path: the path; a last segment in braces matches the rest of a path, including slashes.
-        handle: answers the request.
-        read: the adapter's function that reads a parsed body.
-        pool: the resource pool whose memory and threads requests take; None for requests without
-            a body. Anonymous generations use the pool "anonymous_generation" instead.
+        handle: async function that answers a `Call`.
+        read: the adapter's function that checks the parsed JSON of a body, and returns a task and
+            a response writer; see `ReadBody`.
+        pool: the name of the resource pool whose memory and threads requests take; None for
+            requests without a body. Anonymous generations use the pool "anonymous_generation"
+            instead.
         alternate: a second API format on the same path; None if there is none.
         key: whether an API key is required; "setting" if ``generation_requires_key`` decides, and
             "never" if keys are not even checked.

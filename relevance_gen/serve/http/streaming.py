@@ -27,9 +27,12 @@ class Events(Protocol):
     stream_format: wire.StreamFormat
 
     def text(self, sample: int, piece: Any) -> bytes:
-        """Return the events for a piece of generated text, or for a content part of a turn.
+        """Return the events for the next piece of a sample.
 
-        `sample` is the number of the sample that the piece continues.
+        Args:
+            sample: the number of the sample, from 0.
+            piece: a string of generated text, or a `ContentPart` if the sample is a model's turn in
+                a conversation.
         """
 
     def end(self, responses: Responses) -> bytes:

@@ -136,9 +136,15 @@ def _key_digests(
     environ: Mapping[str, str],
     url: str,
 ) -> tuple[bytes, ...]:
-    """Return the digests of the API keys in the environment.
+    """Return the digests of the API keys in the variable ``RELEVANCE_GEN_API_KEYS``.
 
-    Without keys there and without a key file, generate a key, print it, and return its digest.
+    If the variable has no keys and the settings name no key file, generate a key, print it, and
+    return its digest. Keys in a key file are not read here.
+
+    Args:
+        settings: the settings, which can name a key file.
+        environ: the environment variables.
+        url: the address of the server, which is printed with a generated key.
     """
     configured = environ.get("RELEVANCE_GEN_API_KEYS", "").split(",")
     keys = [key.strip() for key in configured if key.strip()]

@@ -153,7 +153,11 @@ class Supervisor:
     def _end(self, reader: socket.socket) -> int:
         """End the workers, then the process with the model, and return the exit status.
 
-        A second signal, or the end of the time limit, kills all processes that are still running.
+        A second signal, or the end of the time limit (`drain_timeout_s` and `_GRACE_S`), kills all
+        processes that are still running. The exit status is as for `run`.
+
+        Args:
+            reader: a socket that becomes readable when this process receives a signal.
         """
         for child in self._children:
             child.spec.listener.close()
@@ -200,7 +204,13 @@ def supervise(
     listeners: Sequence[socket.socket],
     target: Target,
 ) -> int:
-    """Run a worker for each listener, and a process for the model, unless there is no model.
+    """Run a worker for each listener, and one process for the generation models, if there are any.
+
+    Args:
+        settings: the settings of the server.
+        key_digests: digests of the API keys, which the workers check.
+        listeners: the listening socket of each worker.
+        target: the main function of each process; must be importable by name.
 
     Returns:
         The exit status, when a signal has ended the processes.

@@ -44,11 +44,13 @@ class EmbeddingTask:
 
     Attributes:
         texts: any strings.
-        kind: query or passage, for models that distinguish them.
-        path: the client's name of the texts, for errors.
+        kind: "query" or "passage", for models that distinguish them; None adds no prefix to the
+            texts.
+        path: the name of the client's request field that has the texts, for errors.
         model: the name of the encoder; None for the first.
-        long_texts: the treatment of texts that fill the encoder's context: they are refused,
-            truncated, or divided into passages whose mean is their vector.
+        long_texts: the treatment of texts that fill the encoder's context: "refuse" raises an
+            error, "truncate" encodes their beginning, and "mean" divides them into passages and
+            returns the mean of the passages' vectors.
     """
 
     texts: Sequence[str]
@@ -158,8 +160,14 @@ class EmbeddingService:
     def _waiting(self, task: EmbeddingTask, name: str) -> AbstractContextManager[None]:
         """Return a context in which the texts of a task count as waiting for their encoder.
 
+        At most as many texts as the setting ``encoder_queue`` wait for one encoder.
+
+        Args:
+            task: the texts.
+            name: the name of the encoder.
+
         Raises:
-            TooLargeError: more texts than may ever wait.
+            TooLargeError: the task has more texts than this limit.
             OverloadedError: too many texts wait already.
         """
         n_texts = len(task.texts)

@@ -61,7 +61,9 @@ class Extractor:
             sandbox.close()
 
     def extract(self, task: ExtractionTask) -> ExtractionResponse:
-        """Return the text of a document; if a part cannot be read, the others with a warning.
+        """Return the text of a document.
+
+        If a part of the document cannot be read, return the text of the other parts and a warning.
 
         Raises:
             InvalidRequestError: the document is not base64, exceeds a limit of the sandbox, or has

@@ -87,7 +87,7 @@ class Backend(PromptModel, Protocol):
         """Return the backlog and the number of runners that accept work."""
 
     def close(self) -> None:
-        """Finish the accepted requests, and end the thread."""
+        """Finish the accepted requests, and end the threads of the runner."""
 
 
 def load_backend(settings: Settings, model: NamedModel) -> Backend:
@@ -233,7 +233,10 @@ class Generator:
         return attrs.evolve(task, requests=(rendered.request,), conversation=None, context=context)
 
     async def complete(self, task: GenerationTask) -> Responses:
-        """Return the complete response to each prompt. Cancelling this coroutine frees the slots.
+        """Return the complete response to each prompt of a task.
+
+        Cancelling this coroutine cancels the unfinished requests, so that the runner can generate
+        for other requests.
 
         Raises:
             RelevanceGenError: the exceptions of the runner; a `TimedOutError` after the time limit.
@@ -254,8 +257,9 @@ class Generator:
     ) -> AsyncGenerator[Pieces | Responses]:
         """Yield the text as it is generated, and at the end the complete responses.
 
-        All pieces that arrived since the last item are yielded together, and an empty list after
-        `_HEARTBEAT_S` without a piece. Closing the iterator frees the slots.
+        An item is a list of all pieces that arrived since the last item; the list is empty after
+        `_HEARTBEAT_S` without a piece. The last item is the tuple of the responses. Closing the
+        iterator cancels the unfinished requests.
 
         Args:
             task: the generation.

@@ -14,15 +14,15 @@ from relevance_gen.serve.settings import ModelTask, NamedModel, Settings
 
 @frozen
 class ModelDetails:
-    """A model of the server.
+    """Details of a model of the server.
 
     Attributes:
         name: the name for clients.
-        task: the purpose.
-        n_bytes: size of all its files; 0 if it is not on this machine yet.
+        task: the purpose: "generate", "embed" or "rerank".
+        n_bytes: size of all files of the model; 0 if the model is not on this machine yet.
         modified_ns: latest modification time of a file, as Unix time in nanoseconds.
-        metadata: the metadata of the GGUF file; empty if it is not on this machine yet.
-        max_n_ctx: maximum tokens of a context by the settings; None for the model's own limit.
+        metadata: the metadata of the GGUF file; empty if the model is not on this machine yet.
+        max_n_ctx: maximum tokens of a context by the settings; None for the limit in the metadata.
     """
 
     name: str

@@ -58,14 +58,20 @@ class _Lease:
 class _Entry:
     """A model, loaded or not.
 
+    All times are in seconds of the registry's clock; -inf means never.
+
     Attributes:
+        task: the purpose of the model.
+        source: the name and the file of the model.
+        files: size in bytes and modification time in nanoseconds of each of its files.
+        state: the current state.
+        model: the loaded model; None if it is not loaded.
         leases: pending requests for the model (future not done) and active users (future done).
-        files: size in bytes and modification time of each of its files.
-        used_s: when it was last in use.
+        used_s: when it was last in use, or was loaded.
         used_with_key_s: when it was last in use by an authenticated client.
         state_since_s: when it entered its state.
         retry_s: when it may be loaded again after a failure.
-        failure: why it could not be loaded.
+        failure: why it could not be loaded; "" if it has not failed.
     """
 
     task: ModelTask
@@ -290,9 +296,10 @@ class ModelRegistry:
         return any(entry.state in ("loading", "unloading") for entry in self._entries)
 
     def loaded(self, task: ModelTask) -> list[Any]:
-        """Return the loaded models of a kind.
+        """Return the models of a kind that were loaded at least once.
 
-        A model that was loaded before, and that a request would load again, is None in the list.
+        A model that is unloaded or being unloaded is None in the list. Models that are being
+        loaded, or that failed to load, are not in the list.
         """
         models = []
         for entry in self._entries:
@@ -388,7 +395,11 @@ class ModelRegistry:
         return used_bytes + entry.n_bytes - self._max_bytes
 
     def _may_evict_for(self, entry: _Entry) -> bool:
-        """Return whether `entry` has been requested for long enough, and fits after evictions."""
+        """Return whether other models may be unloaded to load `entry`.
+
+        That is so if a request has waited for `entry` for `_MIN_WAIT_S` or longer, and `entry` fits
+        into the memory together with the models that `_is_retained` keeps.
+        """
         requested_s = min(
             (lease.requested_s for future, lease in entry.leases.items() if not future.done()),
             default=math.inf,

@@ -31,8 +31,8 @@ class PromptOptions:
             the model file.
         fill: whether filled results, which share nothing with the question, can be sources; None
             decides as `prepare` does.
-        min_confidence: the search's minimum confidence, in [0, 1], with which the response has
-            ``found=True``.
+        min_confidence: the `PromptResponse` has ``found=True`` only if the confidence of the search
+            is at least this value, in [0, 1].
         model: the name by which the client selected the model; None for the first.
     """
 

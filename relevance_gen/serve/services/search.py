@@ -80,7 +80,8 @@ class SearchTask(IndexTask):
     """A search.
 
     Attributes:
-        blank: what happens to a chunk of only white space; None rejects it.
+        blank: the treatment of chunks of only white space: "skip" excludes them from the search;
+            "error" and None reject the request.
     """
 
     blank: Blank | None = field(default=None, kw_only=True)
@@ -95,7 +96,11 @@ class PromptTask(SearchTask):
 
 @frozen
 class CompressionTask(IndexTask):
-    """A selection of sentences from chunks, or from the results of a search in an index."""
+    """A selection of sentences from chunks, or from the results of a search in an index.
+
+    Attributes:
+        max_tokens: maximum number of tokens of the selected sentences together.
+    """
 
     max_tokens: int = field(kw_only=True)
 
@@ -115,7 +120,11 @@ class CitationTask:
 
 @frozen
 class ExplanationTask(IndexTask):
-    """An explanation of the score of the chunk at a 0-based position."""
+    """An explanation of the score of one chunk.
+
+    Attributes:
+        original_index: the position of the chunk in the input or in the index, from 0.
+    """
 
     original_index: int
 
@@ -196,6 +205,10 @@ class Searcher:
     async def refresh(self, index: IndexRef | None, client: str) -> None:
         """Check an index for changes before it is searched, without occupying a thread.
 
+        Args:
+            index: the index; None has no effect.
+            client: the id of the client's API key.
+
         Raises:
             BusyError: the index is still being read for the first time.
         """
@@ -203,10 +216,14 @@ class Searcher:
             await self.indexes.refresh(index.name, client)
 
     def offered_to(self, client: str) -> dict[str, SearchByName]:
-        """Return a search function by name for each index of the server that a client may use.
+        """Return a search function for each index of the server that a client may use.
 
-        The results are best first and have spans; they are not reranked. Indexes of a cluster are
-        not included.
+        The keys are the names of the indexes. A function takes a query and the maximum number of
+        results, and returns the response; its results are best first and have spans, and are not
+        reranked. Indexes of a cluster are not included.
+
+        Args:
+            client: the id of the client's API key.
         """
 
         def search(name: str, query: str, top_n: int) -> types.SearchResponse:
@@ -335,10 +352,11 @@ class Searcher:
             return self._run(task, task.params, work, report, len(chunks.texts))
 
     def compress(self, task: CompressionTask, client: str) -> types.CompressionResponse:
-        """Select the sentences that are most relevant to a question; see `search`.
+        """Select the sentences that are most relevant to ``task.params.query``; see `search`.
 
-        The sentences come from the chunks of the task, from a cached index, or from the
-        results of a search in a named index.
+        The sentences come from the chunks of the task, from a cached index, or from the results of
+        a search in a named index. Their ``original_index`` is the position of the chunk in the
+        task or in the index.
         """
         from relevance_gen.asking.compression import compress
 
@@ -438,7 +456,11 @@ class Searcher:
             return work(attrs.evolve(params, num_candidates=0), models)
 
     def _n_reranked(self, params: SearchParams, n_chunks: float) -> int | None:
-        """Return how many results to rerank within the limit of the server; None for all chunks."""
+        """Return how many results to rerank; 0 for none, and None for all chunks.
+
+        The number is at most the setting ``reranker_texts``. It is 0 if the server has no reranker
+        or the search requests no reranking.
+        """
         if self._reranking is None or params.rerank_top_n == 0:
             return 0
         max_reranked = self._settings.reranker_texts
@@ -566,7 +588,11 @@ class Searcher:
 
 
 def _resolve_metadata(params: SearchParams, chunks: Chunks) -> SearchParams:
-    """Return `params` with its filter as a mask, and `distinct` as the chunks' values."""
+    """Return `params` with values computed from the metadata of `chunks`.
+
+    A metadata filter in `where` is replaced by a mask, which is True for each chunk that passes the
+    filter. A metadata key in `distinct` is replaced by the `GroupKeys` of the chunks.
+    """
     if isinstance(params.where, Mapping):
         params = attrs.evolve(params, where=mask_of(params.where, chunks))
     if isinstance(params.distinct, str):

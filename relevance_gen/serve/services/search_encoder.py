@@ -57,10 +57,14 @@ BUSY: Final = partial(SkippedError, "busy")
 
 
 class _SearchEncoder:
-    """The encoder for one search.
+    """The encoder for one search, with limits for the whole search.
+
+    `encode` accepts at most `encoder_search_passages` passages, and `count_tokens` a number of
+    characters in proportion.
 
     Raises:
-        SkippedError: from both methods: the search must continue without the encoder.
+        SkippedError: from `count_tokens` and `encode`: a limit was exceeded, or the encoder failed
+            or was too slow; the search must continue without the encoder.
     """
 
     def __init__(self, service: EmbeddingService, encoder: Encoder, settings: Settings) -> None:
@@ -102,10 +106,11 @@ class _SearchEncoder:
 class _BackgroundEncoder:
     """The encoder for background work, which waits in the queue without a time limit.
 
-    It is leased for one call at a time, so that it can be unloaded in between for other models.
+    It is leased separately for each call of `encode`, so that between two calls it can be unloaded
+    for other models.
 
     Raises:
-        RequestCancelledError: from both methods: the result is no longer required.
+        RequestCancelledError: from `count_tokens` and `encode`: the result is no longer required.
     """
 
     def __init__(self, registry: ModelRegistry) -> None:

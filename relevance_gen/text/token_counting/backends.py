@@ -45,7 +45,7 @@ and to 50 MiB for prose and code; loading takes 40 ms."""
 
 
 def by_tiktoken(encoding: tiktoken.Encoding) -> Count:
-    """Return the function that counts the tokens of texts under an encoding with tiktoken."""
+    """Return a function that counts with tiktoken the tokens of all texts of a list together."""
 
     def count(texts: list[str]) -> int:
         try:

@@ -41,13 +41,16 @@ _PATTERN_OF_FILE: Final = {"o200k_base": O200K_PATTERN}
 class EncodingDefinition:
     """The definition of an encoding by which tokens are counted.
 
+    The rank of a token is its number. Of all pairs of neighboring tokens in a text, the pair that
+    gives the token with the lowest rank is merged first.
+
     Attributes:
         source: the name, path or `tiktoken.Encoding` that the definition was made from.
         name: the encoding's name, which is not unique.
         pattern: the regular expression that splits text.
-        ranks: returns the rank of each token.
-        rank_file: returns the ranks in tiktoken's file format.
-        encoding: returns the `tiktoken.Encoding`.
+        ranks: a function that returns a mapping from the bytes of each token to its rank.
+        rank_file: a function that returns the content of a rank file in tiktoken's format.
+        encoding: a function that returns the `tiktoken.Encoding` of this definition.
     """
 
     source: Encoding

@@ -46,8 +46,10 @@ class IndexRef:
     """A reference to an index by name.
 
     Attributes:
-        index: the name of the index; the attribute is called as the field of the request body.
-        allow_partial: whether an index of a cluster may answer while a part of it is lost.
+        index: the name of the index. The attribute has the name of the field in the request body,
+            because errors name it.
+        allow_partial: whether an index of a cluster may answer without the chunks of its parts that
+            are lost.
     """
 
     index: str = field(validator=_name)
@@ -115,10 +117,15 @@ class IndexRegistry:
         """Check an index for changes, and wait for the result.
 
         If an older version of the index can be searched, this waits for at most `MAX_DEFER_S`. It
-        does not wait if the object store of the index does not answer.
+        does not wait if the object store of the index does not answer, or if the server has no
+        index with this name that the client may use.
+
+        Args:
+            name: the name of the index.
+            client: the id of the client's API key.
 
         Raises:
-            BusyError: no version of the index was read within the time limit of the queue.
+            BusyError: no version of the index was read within the setting ``queue_timeout_s``.
         """
         wait = self.start_refresh(name, client)
         if wait is not None:
@@ -189,9 +196,10 @@ class IndexRegistry:
         )
 
     def _query_cluster(self, name: str, work: Callable[[BaseIndex, bool], T]) -> T:
-        """Query an index of the cluster.
+        """Return the result of `work` on the index `name` of the cluster.
 
-        If the index was closed and replaced under the same name, the new index is queried.
+        `work` is called with the index and False, because the encoder cannot be used with it. If
+        the index was closed and replaced under the same name, the new index is queried.
         """
         with self._lock:
             known = self._cluster_indexes.get(name)
@@ -213,7 +221,10 @@ class IndexRegistry:
         return work(opened, False)
 
     def _may_search(self, client: str, name: str) -> bool:
-        """Return whether a key may use an index. All ids are compared, in constant time."""
+        """Return whether the client with the key id `client` may use the index `name`.
+
+        The id is compared with all key ids that may use the index, each in constant time.
+        """
         allowed = self._key_ids.get(name)
         matches = [hmac.compare_digest(client, key_id) for key_id in allowed or ()]
         return allowed is None or any(matches)
@@ -223,9 +234,11 @@ class IndexRegistry:
         return [name for name in self._served if self._may_search(client, name)]
 
     async def describe(self, client: str) -> list[dict[str, object]]:
-        """Describe the server's indexes that a client may use, after a check of each for changes.
+        """Return the description of each of the server's indexes that a client may use.
 
-        The checks are awaited for at most `MAX_DEFER_S`. Indexes of a cluster are not described.
+        For the keys of a description see `ServedIndex.describe`. Before that, each index is checked
+        for changes; the checks are awaited for at most `MAX_DEFER_S`. Indexes of a cluster are not
+        described.
         """
         indexes = [self._served[name] for name in self.names(client)]
         refreshes = [asyncio.wrap_future(index.refresh()) for index in indexes]

@@ -120,7 +120,14 @@ class ServedIndex:
         raise IndexUnavailableError(f"index {self.name} cannot be searched now: {reason}")
 
     def describe(self) -> dict[str, object]:
-        """Describe the index for ``GET /indexes``."""
+        """Return the description of the index for ``GET /indexes``.
+
+        The keys are ``name``; ``kind``: "file", "folder", "shards", or None if it is not known yet;
+        and ``state``: "ready", "reading" or "unavailable". If the state is "ready", ``num_chunks``
+        is added. In the other states, ``reason`` is why the index cannot be searched; None while
+        it is read. If the index is ready but `is_stale`, ``store_unreachable_since`` (ISO 8601, in
+        UTC) and ``reason`` are added.
+        """
         current = self.current
         if current is None and self.is_store_unreachable:
             current = _NO_ANSWER
@@ -139,7 +146,7 @@ class ServedIndex:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the index was checked for changes just now; never true for a folder."""
+        """Whether the last check for changes began less than `_FRESH_S` ago; False for a folder."""
         return self._folder is None and time.monotonic() < self._checked_s + _FRESH_S
 
     @property
@@ -231,11 +238,15 @@ class ServedIndex:
         return self._folder.snapshot()
 
     def _load_newest_shards(self) -> ChunkIndex:
-        """Open the newest version of a sharded index; if that fails, keep the version that is open.
+        """Return the newest version of a sharded index; if that fails, the version that is open.
 
         Before the store is read for the first time, which may take long, the version that was
-        opened last on this machine is opened. A missing or damaged `index.json` withdraws the
-        index.
+        opened last on this machine is opened and stored in `current`.
+
+        Raises:
+            IndexFormatError: `index.json` is missing or damaged, even if a version is open; the
+                index cannot be searched then.
+            Exception: the newest version cannot be opened, and no other version is open.
         """
         if self._reader is None:
             encoding = self._settings.encoding
