@@ -47,7 +47,11 @@ def describe(value: object) -> str:
 
 
 def shorten(name: object) -> str:
-    """Return a name from a request, shortened to be part of a field's path."""
+    """Return a name from a request, cut to `_MAX_SHOWN_CHARS` characters and "…" if it is longer.
+
+    The result is part of the path of a field in an error message. A value that is not a string is
+    replaced by its description, see `describe`.
+    """
     text = name if isinstance(name, str) else describe(name)
     return text if len(text) <= _MAX_SHOWN_CHARS else text[:_MAX_SHOWN_CHARS] + "…"
 
@@ -76,7 +80,10 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, names: Iterable[str], otherwise: str) -> str:
-    """Return a remedy that suggests the name nearest to `word`, or `otherwise` if none is near."""
+    """Return a remedy that suggests the name nearest to `word`, or `otherwise` if none is near.
+
+    A remedy is a text for the `remedy` of an `InvalidRequestError`.
+    """
     name = nearest(word, names)
     return otherwise if name is None else f"did you mean {name}?"
 
@@ -140,7 +147,14 @@ class InvalidRequestError(RelevanceGenError, ValueError):
         *,
         remedy: str | None = None,
     ) -> Self:
-        """Return the error for a field whose value, `got`, is not `allowed`."""
+        """Return the error "<field> must be <allowed>, got <got>[; <remedy>]".
+
+        Args:
+            field: path of the field.
+            allowed: a phrase that describes the allowed values, such as "a string or None".
+            got: the value of the field, which the message describes in short.
+            remedy: what the caller can do.
+        """
         return cls(f"must be {allowed}", field, describe(got), remedy)
 
     def with_field(self, field: str | None) -> Self:
@@ -151,7 +165,7 @@ class InvalidRequestError(RelevanceGenError, ValueError):
         """Return the same error with the caller's names of fields, also in the rule and remedy.
 
         Args:
-            names: the caller's name of each field, by the library's name.
+            names: maps the library's name of each field to the caller's name of it.
         """
 
         def rename(text: str) -> str:

@@ -108,7 +108,8 @@ class _WalkedFolder:
     """A folder that the walk enters.
 
     Attributes:
-        path: the path that begins the paths of its files.
+        path: the path of the folder as the walker returns it; the path of each file in the folder
+            begins with it. "" if the paths of files are relative to this folder.
         real: the absolute path; links in the path of the top folder are resolved.
         rules: the patterns of the ignore files in the folders above it.
         ancestors: device and inode of each folder of the walk above it.
@@ -162,11 +163,13 @@ class Walker:
             yield file_path
 
     def entries(self, top: str, path: str = "") -> Iterator[FileEntry]:
-        """Yield the selected files below a folder, in the order of `files`, with their entries.
+        """Yield the path and the directory entry (`os.DirEntry`) of each selected file.
+
+        The order is that of `files`.
 
         Args:
-            top: the folder.
-            path: begins the paths of the files; "" for paths that are relative to the folder.
+            top: the folder to walk.
+            path: begins the paths of the files; "" for paths that are relative to `top`.
 
         Raises:
             RequestCancelledError: the request was cancelled.
@@ -304,9 +307,15 @@ class Walker:
         return rules
 
     def _rules_with(self, rules: IgnoreRules, folder: str, names: Container[str]) -> IgnoreRules:
-        """Return `rules` with the patterns of the ignore files in a folder appended.
+        """Return `rules` with the patterns of the ignore files in `folder` appended.
 
-        `names` are the names of its entries. If ignore files are disabled, `rules` is unchanged.
+        Args:
+            rules: the ignore rules of the folders above `folder`.
+            folder: the absolute path of the folder.
+            names: the names of the entries of `folder`; only ignore files in `names` are read.
+
+        Returns:
+            The extended rules; `rules` unchanged if the options disable ignore files.
         """
         if self.selection.no_ignore:
             return rules
@@ -340,8 +349,9 @@ class Walker:
 def _is_ignored(path: str, is_folder: bool, rules: IgnoreRules) -> bool:
     """Return whether ignore files exclude a path; False if no pattern matches it.
 
-    The first file with a matching pattern decides, in descending precedence of the file names, and
-    among files with the same name from the nearest folder up.
+    The names of ignore files are compared first: all files with the name of the highest precedence
+    in `_IGNORE_FILES`, then all files with the next name. Among files with the same name, the file
+    in the nearest folder comes first. The first file that has a matching pattern decides.
     """
     for lists in reversed(rules):
         for patterns in reversed(lists):

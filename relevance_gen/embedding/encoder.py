@@ -144,7 +144,8 @@ class Encoder(SharedModel["Embedder"]):
             texts: strings, in any iterable.
             kind: ``"query"`` or ``"passage"`` adds the prefix of that kind to each text; None adds
                 none.
-            progress: called with (finished texts, all texts) in this thread; True shows a bar.
+            progress: called in the calling thread with the number of finished texts and the number
+                of all texts; True shows a bar.
 
         Raises:
             InvalidRequestError: an argument is invalid; the error names it.
@@ -158,9 +159,13 @@ class Encoder(SharedModel["Embedder"]):
         *,
         kind: Kind | None = None,
     ) -> Future[Embeddings]:
-        """Return a future of the vectors and token counts without waiting.
+        """Queue texts, and return a future of their vectors and token counts at once.
 
-        Cancelling it drops the remaining texts.
+        Cancelling the future drops the texts that are not encoded yet.
+
+        Args:
+            texts: as for `encode`.
+            kind: as for `encode`.
 
         Raises:
             InvalidRequestError: an argument is invalid; the error names it.
@@ -229,7 +234,7 @@ class Encoder(SharedModel["Embedder"]):
     def fingerprint(self) -> str:
         """A hash of everything that passage vectors depend on.
 
-        These are the model's file, the prefix and the token limits.
+        It covers the model's file, `n_ctx`, `passage_prefix` and `passage_tokens`.
         """
         return self._fingerprint(self.n_ctx, self.passage_prefix, self.passage_tokens)
 

@@ -44,11 +44,11 @@ class Job(Generic[Outcome]):
 
     Attributes:
         texts: the texts.
-        outcome: arrays that `process` fills, the result of the future.
-        process: called with the model; processes a text or a part of a text, and yields the number
-            of finished texts.
-        n_done: finished texts.
-        future: the future of `outcome`.
+        outcome: the result of the future, with arrays that `process` fills.
+        process: called once with the model; returns an iterator. Each step of the iterator
+            processes a text or a part of a text, and yields the number of texts finished so far.
+        n_done: the number of texts finished so far.
+        future: the future, whose result is `outcome`.
     """
 
     texts: Sequence[str]
@@ -84,11 +84,11 @@ class Jobs:
     """A round-robin queue of jobs. Thread-safe.
 
     Args:
-        owner: the kind of object that owns the queue, for errors.
-        failure: the class of errors.
+        owner: the word for the object that owns the queue, such as "encoder", for error messages.
+        failure: the class of the errors that the queue raises.
 
     Attributes:
-        closed: the reason why no more jobs are accepted; None while they are.
+        closed: the error with which the queue was closed; None while it accepts jobs.
     """
 
     def __init__(self, owner: str, failure: type[RelevanceGenError]) -> None:
@@ -116,7 +116,10 @@ class Jobs:
             )
 
     def put(self, job: Job[Any]) -> None:
-        """Queue a job; raise a `failure` if the queue is closed."""
+        """Queue a job.
+
+        Raise a `failure` if the queue is closed, or if this process was forked after its creation.
+        """
         self.check_here()
         with self._changed:
             if self.closed is not None:

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 
 class Scores(NamedTuple):
-    """The scores of texts for a query, float32 of shape (n,), and the tokens read for each."""
+    """The result of scoring n texts for a query.
+
+    Attributes:
+        scores: the score of each text, float32 of shape (n,).
+        n_tokens: the number of tokens that the model has read for each text, shape (n,).
+    """
 
     scores: NDArray[np.float32]
     n_tokens: NDArray[np.int64]
@@ -106,7 +111,8 @@ class Reranker(SharedModel["CrossEncoder"]):
             query: any string.
             texts: strings, in any iterable.
             raw: return the model's logits instead of their sigmoids, which are in [0, 1].
-            progress: called with (finished texts, all texts) in this thread; True shows a bar.
+            progress: called in the calling thread with the number of finished texts and the number
+                of all texts; True shows a bar.
 
         Raises:
             InvalidRequestError: an argument is invalid; the error names it.
@@ -121,9 +127,14 @@ class Reranker(SharedModel["CrossEncoder"]):
         *,
         raw: bool = False,
     ) -> Future[Scores]:
-        """Return a future of the scores and token counts without waiting.
+        """Queue texts to score, and return a future of the scores and token counts at once.
 
-        Cancelling it drops the remaining texts.
+        Cancelling the future drops the texts that are not scored yet.
+
+        Args:
+            query: as for `score`.
+            texts: as for `score`.
+            raw: as for `score`.
 
         Raises:
             InvalidRequestError: an argument is invalid; the error names it.
@@ -133,7 +144,7 @@ class Reranker(SharedModel["CrossEncoder"]):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A hash of all that a score depends on: the model's file, `n_ctx` and the prompt."""
+        """A hash of the model's file, `n_ctx`, `template` and `answers`, on which scores depend."""
         return self._fingerprint(self.n_ctx, self._prompt)
 
     def __repr__(self) -> str:

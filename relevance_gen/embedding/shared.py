@@ -92,8 +92,9 @@ class SharedModel(Generic[Model]):
     def _finish(self, job: Job[Outcome], progress: Progress | bool | None) -> Outcome:
         """Queue a job, wait for it, and return its outcome; raise its error if it fails.
 
-        `progress` is called in this thread with the number of finished texts and the number of all
-        texts; True shows a bar. After an interrupt in this thread, the job is cancelled.
+        `progress` is called in the calling thread with the number of finished texts and the number
+        of all texts; True shows a bar. If the wait is interrupted, for example by
+        KeyboardInterrupt, the job is cancelled.
         """
         with reporting(progress, "texts") as report:
             self._put(job)

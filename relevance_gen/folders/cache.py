@@ -64,9 +64,13 @@ fingerprint: Final[Callable[[os.stat_result], Fingerprint]] = attrgetter(
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the folder for cached indexes; None if `VARIABLE` disables the cache.
+    """Return the folder for cached indexes; None if the cache is disabled.
 
-    It is the folder that `VARIABLE` names, otherwise a folder in the user's cache folder.
+    If the environment variable whose name is `VARIABLE` is set, the result is the folder that it
+    contains, or None if its value is ``off``. Otherwise it is a folder in the user's cache folder.
+
+    Args:
+        environment: the environment variables.
     """
     configured = environment.get(VARIABLE)
     if configured:
@@ -79,7 +83,13 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 @frozen
 class CachedIndex:
-    """An index of a folder, the records of its files as JSON, and the locations of its chunks."""
+    """An index of a folder with the data that is stored next to it.
+
+    Attributes:
+        index: the index.
+        records: the records of the folder's files as JSON, a result of `files.to_json`.
+        locations: the locations of the index's chunks, a result of `files.concat_locations`.
+    """
 
     index: ChunkIndex
     records: Any
@@ -88,15 +98,15 @@ class CachedIndex:
 
 @frozen
 class Cache:
-    """The cached form of one index in a cache folder, which is created when it is needed.
+    """Loads and saves the index of one folder of documents in a cache folder.
 
-    Several processes can use it at once: files are replaced atomically, and the last saved index
-    remains.
+    The cache folder is created by the first save. Several processes can use it at once: files are
+    replaced atomically, and the last saved index remains.
 
     Attributes:
         folder: the cache folder.
-        key: JSON of everything that the index depends on, except the files.
-        max_bytes: maximum bytes of all indexes in the folder.
+        key: JSON of everything that the index depends on, except the indexed files.
+        max_bytes: maximum bytes of all indexes in the cache folder together.
     """
 
     folder: Path
@@ -112,6 +122,7 @@ class Cache:
         """Return the cached index; None if there is none, or it is damaged or modified.
 
         An index in a folder or a file that other users can write to is not loaded either.
+        `encoding` is passed to `ChunkIndex.load`.
         """
         index_path = self._index_path
         records_path = index_path.with_suffix(".files")
@@ -138,7 +149,8 @@ class Cache:
     def save(self, cached: CachedIndex) -> None:
         """Replace the cached index, and remove least recently used indexes beyond `max_bytes`.
 
-        Nothing is done if another process holds the lock; errors of the system are ignored.
+        Nothing is saved if another process or thread holds the lock of the cache folder, see
+        `folder_lock`. Errors of the system are ignored.
         """
         index_path = self._index_path
         records_path = index_path.with_suffix(".files")
@@ -217,12 +229,12 @@ def _is_private(path: Path) -> bool:
 
 
 def cache_for(folder: object, key: Any) -> Cache | None:
-    """Return the cached form of an index in a cache folder; None if there is no cache.
+    """Return the `Cache` of an index, given the cache folder; None if there is no cache.
 
     Args:
-        folder: a folder; None for the folder that `default_folder` returns, which can be None, too;
-            False for no cache.
-        key: JSON of everything that the index depends on, except the files.
+        folder: the cache folder; None for the folder that `default_folder` returns, which can be
+            None, too; False for no cache.
+        key: JSON of everything that the index depends on, except the indexed files.
 
     Raises:
         InvalidRequestError: `folder` is not a path, None or False.

@@ -76,7 +76,7 @@ _MAX_WORDS: Final = 64
 
 
 def _plain(name: str) -> str:
-    """Return a name without case and underscores."""
+    """Return a name in lower case and without underscores."""
     return name.lower().replace("_", "")
 
 
@@ -135,7 +135,11 @@ class QueryIdentifiers:
         return cls(terms.query.text, idf_by_stem)
 
     def alike(self, part: str) -> dict[int, float]:
-        """Return the similarity of a part of a name to each word of the question, by word index."""
+        """Return the similarity, in (0, 1], of a part of a name to words of the question.
+
+        The keys are indices of the question's distinct words without stop words. Words that are not
+        similar to the part are absent. The module docstring defines the similarity (``alike``).
+        """
         if part[:_MIN_SHARED_LETTERS] not in self._prefixes:
             return {}
         similarities = self._similarities.get(part)
@@ -191,15 +195,16 @@ class QueryIdentifiers:
         return _INEXACT_IDENTIFIER if _plain(name) in self._plain_names else 0.0
 
     def of_file(self, name: FileName) -> float:
-        """Return the contribution of the name of a file."""
+        """Return 1.5 name(f), the contribution of a file's name; see the module's formulas."""
         match = self.match(name.parts)
         return _NAME_WEIGHT * match.root_recall * match.precision**2
 
     def of_chunk(self, chunk_definitions: Iterable[CodeDefinition]) -> list[float]:
-        """Return the highest contribution of the definitions in a chunk for each of four kinds.
+        """Return the contributions of the definitions in a chunk to the score of its file.
 
-        The kinds are, in this order: names of types, other names, types whose exact name is in the
-        question, and other names that are exactly in the question.
+        The list has four values, each the highest of its kind: 0.8 √recall · precision · level for
+        names of types, the same for other names, 0.6 exact · level for names of types that the
+        question contains as identifiers, and the same for other names. See the module's formulas.
         """
         best = [0.0, 0.0, 0.0, 0.0]
         for definition in chunk_definitions:
@@ -220,7 +225,12 @@ def _join_adjacent(
 ) -> dict[str, list[int]]:
     """Join each two or three adjacent parts of a question, which a name can write as one word.
 
-    Returns, by joined text, the indices of these parts in `words`.
+    Args:
+        parts: the parts of the question's words, in order, with stop words.
+        words: the distinct parts, usually without stop words.
+
+    Returns:
+        For each joined text, the indices in `words` of those of its parts that are in `words`.
     """
     word_ords = {word: word_ord for word_ord, word in enumerate(words)}
     joined: dict[str, list[int]] = {}
@@ -237,10 +247,11 @@ class FileScores:
     """The scores of n chunks by their files.
 
     Attributes:
-        scores: in [0, the best score], shape (n,).
-        shares: the contributions of the chunk, other chunks of its file, the file name, definitions
-            and exact names, shape (5, n).
-        scale: the factor from the sum of contributions to the score.
+        scores: the new score of each chunk, in [0, the best lexical score], shape (n,).
+        shares: the contributions to each score, shape (5, n). The rows are the contributions of the
+            chunk's own words, of the other chunks of its file, of the file name, of the defined
+            names, and of the exact identifiers.
+        scale: the best lexical score divided by the largest sum of contributions of a file.
     """
 
     scores: Floats
@@ -310,8 +321,9 @@ class FileRanking(RerankStage):
     """Reranks the best chunks of a search by the scores of their files.
 
     Attributes:
-        paths: the paths of the files, with ``/`` between folders.
-        bounds: position of the first chunk of each file, and the number of chunks, shape (F + 1,).
+        paths: the paths of F files, with ``/`` between folders.
+        bounds: for each file, the index of its first chunk in the searched index, and at the end
+            the number of all chunks; shape (F + 1,).
     """
 
     paths: Sequence[str]
@@ -321,11 +333,12 @@ class FileRanking(RerankStage):
     parts = _PARTS[1:]
 
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
-        """Replace the scores of the best candidates by scores of their files.
+        """Replace the scores of the best `n_candidates` chunks in `table` by scores of their files.
 
-        A chunk's old score enters its new score as one of several contributions, multiplied by a
-        factor. The scores of all other results are multiplied by the same factor, so that old and
-        new scores can be compared.
+        The old score of a chunk, multiplied by a factor, is one of the contributions to its new
+        score. The scores of all other chunks in `table` are multiplied by `FileScores.scale`
+        divided by the best old score, so that old and new scores can be compared. The contributions
+        are added to the columns of `table`.
         """
         rows = self.candidate_rows(table)
         if not rows.size:
@@ -361,8 +374,9 @@ class FileRanking(RerankStage):
     ) -> dict[str, float]:
         """Return the contributions to the score of the chunk in `row` from other parts of its file.
 
-        These are the other chunks, the file name, the defined names and the exact identifiers, by
-        name. The contribution of the words of the chunk itself is not included.
+        The keys are "other_chunks", "file_name", "defined_names" and "exact_identifiers". The
+        contribution of the words of the chunk itself is not included. `before` and `after` are not
+        used.
         """
         del before, after
         present = [part for part in self.parts if part in table.columns]

@@ -44,10 +44,13 @@ class FileRecord(NamedTuple):
 
     Attributes:
         fingerprint: identifies the content; None if a later change might not alter the fingerprint.
-        locations: the location of each chunk, shape (n, 5).
-        part_locations: the page, slide or sheet of each part.
+        locations: the location of each of n chunks, shape (n, 5); the columns are the fields of
+            `ChunkLocation`.
+        part_locations: the page, slide or sheet of each part of the file; the part of a chunk is an
+            index in this tuple.
         warning: why the text is missing or incomplete; None if it is complete.
-        skipped_kind: the kind of the file, if files of that kind are not read at all.
+        skipped_kind: the kind of the file, if files of that kind are not read at all; `warning` is
+            the reason.
     """
 
     fingerprint: Fingerprint | None
@@ -97,7 +100,11 @@ class ReadFile:
 class FileContent:
     """The bytes of a file and its fingerprint.
 
-    If the bytes cannot be read, `content` is None, and `warning` has the reason.
+    Attributes:
+        content: the bytes; None if they cannot be read.
+        fingerprint: the fingerprint of the file; None if it does not identify the content, see
+            `read_file`.
+        warning: the reason why the bytes cannot be read; None if `content` is not None.
     """
 
     content: bytes | None
@@ -106,11 +113,12 @@ class FileContent:
 
 
 def read_file(path: str, *, follow: bool) -> FileContent:
-    """Return the content of a file of at most `MAX_BYTES`; a link is followed only if `follow`.
+    """Return the content of a file; a symbolic link is followed only if `follow` is true.
 
-    The fingerprint is None if the file was changed during the read, or within one tick of the
-    kernel's clock before it: a second change within the same tick would not alter the time of the
-    last change, and so the fingerprint would not identify the content.
+    If the file is larger than `MAX_BYTES` or cannot be read, the result has no content and a
+    warning. The fingerprint is None if the file was changed during the read, or within one tick of
+    the kernel's clock before it: a second change within the same tick would not alter the time of
+    the last change, and so the fingerprint would not identify the content.
     """
     now_ns = time.time_ns()
     try:
@@ -240,9 +248,10 @@ class Skipped:
     """The files of a folder that are not searched, or not completely.
 
     Attributes:
-        failed: the reason for each path that could not be read, or not completely.
-        by_kind: number of files for each kind that is not read, with the reason.
-        n_links: symbolic links that were not followed.
+        failed: by path, the reason why the file or folder could not be read, or not completely.
+        by_kind: for each pair of a kind of files that is not read and the reason, the number of
+            these files.
+        n_links: the number of symbolic links that were not followed.
     """
 
     failed: dict[str, str] = field(factory=dict)
@@ -280,7 +289,10 @@ def skip_messages(
 
 
 def to_json(files: Mapping[str, FileRecord]) -> list[Any]:
-    """Return records as JSON, without the locations of chunks but with their number."""
+    """Return a JSON list with one row for each file: its path and its record.
+
+    A row has the number of chunks in place of the locations of the chunks.
+    """
     rows = []
     for path, file in files.items():
         n_chunks = len(file.locations)
@@ -289,12 +301,16 @@ def to_json(files: Mapping[str, FileRecord]) -> list[Any]:
 
 
 def concat_locations(files: Mapping[str, FileRecord]) -> ChunkLocations:
-    """Return the locations of the chunks of all files, in order, shape (n, 5)."""
+    """Return the locations of the chunks of all files, shape (n, 5), in the order of `files`."""
     return np.concatenate([_NO_LOCATIONS, *(file.locations for file in files.values())])
 
 
 def from_json(rows: list[Any], locations: ChunkLocations) -> dict[str, FileRecord]:
-    """Return the records of files by path, from the results of `to_json` and `concat_locations`.
+    """Return the records of files by path.
+
+    Args:
+        rows: the result of `to_json`.
+        locations: the result of `concat_locations` for the same files.
 
     Raises:
         LookupError, TypeError, ValueError: `rows` is not a result of `to_json`.

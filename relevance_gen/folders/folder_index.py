@@ -218,7 +218,10 @@ class FolderIndex(BaseIndex):
     def explain_one(
         self, params: SearchParams, chunk: int, models: SearchModels = NO_MODELS
     ) -> Explanation:
-        """Explain the score of a chunk of the last snapshot for one search, without an update."""
+        """Explain the score of a chunk of the last snapshot for one search, without an update.
+
+        `chunk` is the index of the chunk in the snapshot, as in a result's ``original_index``.
+        """
         return self._last_or_first.explain_one(params, chunk, models)
 
     def files(self, glob: str | Sequence[str] = ()) -> list[str]:
@@ -467,9 +470,14 @@ def _concat_chunks(files: Mapping[str, ReadFile]) -> Chunks:
 class _PublishSchedule:
     """Decides when a snapshot is published although documents are still being read.
 
+    While other threads wait for a snapshot, one is published after each interval. The first
+    interval is `_PUBLISH_INTERVAL_S` seconds.
+
     Args:
-        waiting_threads: threads that wait for a snapshot; may change at any time.
-        max_wait_s: seconds that the reading thread itself waits; None waits for all documents.
+        waiting_threads: identifiers of the threads that wait for a snapshot; other threads may
+            change this set at any time.
+        max_wait_s: seconds that the thread that reads the files waits for documents; None means
+            until all documents are read.
     """
 
     def __init__(self, waiting_threads: set[int], max_wait_s: float | None) -> None:
@@ -481,7 +489,7 @@ class _PublishSchedule:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is over that the reading thread itself waits for documents."""
+        """Whether `max_wait_s` seconds have passed since this schedule was created."""
         return self._deadline_s is not None and time.monotonic() >= self._deadline_s
 
     def is_due(self) -> bool:

@@ -132,10 +132,14 @@ class FolderReader:
             self._documents.pop(path).text.cancel()
 
     def _read_text(self, path: str, results: dict[str, ReadFile]) -> bool:
-        """Read a file into `results`, or begin to read a document if there is capacity for it.
+        """Read a file that needs no parser into `results`; give a document to the parsers.
+
+        A document is given to the parsers only if `_has_capacity` is true and they do not have it
+        yet.
 
         Returns:
-            Whether `results` now has the file; False for a document, whose text arrives later.
+            Whether `results` now has the file. It is False for a document, whose text arrives
+            later, or which must be passed to this method again because there was no capacity.
         """
         file = files_module.read_file(os.path.join(self.root, path), follow=self.follow)
         content = file.content

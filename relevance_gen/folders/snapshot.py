@@ -53,13 +53,14 @@ class FolderSnapshot(BaseIndex):
     """The files of a folder at one time, and an index of their chunks; immutable.
 
     Attributes:
-        index: the chunks, in the order of the files.
-        files: the record of each file by path, in the order of the walk.
+        index: the index of the chunks, which are in the order of the files.
+        files: the record of each of F files by path, in the order of the walk.
         root, follow, by_file: as in `FolderIndex`.
         shown_as: a path that precedes the paths in results.
         skipped: the files that are not searched, or only in part, with the reasons.
         paths: the paths of the files, in the order of `files`.
-        bounds: position of the first chunk of each file, and the number of chunks, shape (F + 1,).
+        bounds: for each file, the position of its first chunk in `index`, and at the end the number
+            of all chunks; shape (F + 1,).
     """
 
     default_neighbors = MAX_NEIGHBORS
@@ -113,7 +114,10 @@ class FolderSnapshot(BaseIndex):
     def explain_one(
         self, params: SearchParams, chunk: int, models: SearchModels = NO_MODELS
     ) -> Explanation:
-        """Return the explanation of the score that the chunk at a position has in one search."""
+        """Return the explanation of the score that a chunk has in one search.
+
+        `chunk` is the position of the chunk in `index`.
+        """
         return self.index.explain_one(
             self._without_metadata(params), chunk, models, rerankings=self._rankings
         )
@@ -166,7 +170,7 @@ class FolderSnapshot(BaseIndex):
         )
 
     def positions(self, paths: Iterable[str]) -> Offsets:
-        """Return the positions of all chunks of the files at `paths`, file after file."""
+        """Return the positions in `index` of the chunks of files, file after file."""
         ords = {path: file_ord for file_ord, path in enumerate(self.paths)}
         file_ords = np.array([ords[path] for path in paths], np.int64)
         starts = self.bounds[file_ords]
