@@ -390,7 +390,7 @@ class Runner:
 
     @property
     def error(self) -> BaseException | None:
-        """The error that all workers failed with.
+        """The error of the first worker, if all workers have failed.
 
         ``None`` while a worker runs or loads, and after `close`.
         """
@@ -399,6 +399,9 @@ class Runner:
 
     def wait_ready(self, timeout_s: float | None = None) -> None:
         """Wait until each device has loaded the model or has failed to.
+
+        Args:
+            timeout_s: maximum seconds to wait; ``None`` for no limit.
 
         Raises:
             ModelLoadError: no device can load the model.
@@ -411,7 +414,11 @@ class Runner:
             raise self.error
 
     def stats(self) -> Stats:
-        """Return the number of samples without a token and the number of ready workers."""
+        """Return the number of samples without a first token, and the number of ready workers.
+
+        They are `backlog` and `num_total_runners` of the result; a closed runner has 0 ready
+        workers.
+        """
         if self._queue.forked:
             return Stats(0, 0)
         n_ready = sum(worker.state is ThreadState.READY for worker in self._workers)
@@ -427,8 +434,9 @@ class Runner:
 
         Args:
             drain: finish accepted requests first; otherwise they fail with `RunnerClosedError`.
-            timeout_s: maximum time for that in seconds; requests that are not finished by then
-                fail. A thread that is still in a callback 5 seconds later is abandoned.
+            timeout_s: maximum seconds to wait until the threads have ended; ``None`` for no limit.
+                Requests that are not finished by then fail. A thread that is still in a callback 5
+                seconds later is abandoned.
         """
         if self._queue.forked:
             return
@@ -483,7 +491,13 @@ def load_model(
 ) -> AbstractContextManager[LanguageModel]:
     """Load a model with the given options.
 
-    A partial application with model and options is a `Load`.
+    With `model` and `options` bound by `functools.partial`, this function is a `Load`, which a
+    model thread calls.
+
+    Args:
+        model: as for `Runner`.
+        options: the options of loading.
+        on_progress: called with the loaded fraction, in [0, 1]; returns whether to continue.
     """
     # Imported late because this loads llama.cpp.
     from relevance_gen.llama.decoder import Decoder

@@ -184,7 +184,8 @@ class _MessageConverter:
 
         Args:
             message: a message of the conversation.
-            path: the field of the message, for error messages.
+            path: the path of the message in the request, such as ``messages[3]``, for error
+                messages.
         """
         check_calls(message, path)
         skipped = (*_REASONING_FIELDS, "tool_calls")
@@ -255,8 +256,8 @@ def _render_calls_as_text(
 ) -> list[dict[str, Any]]:
     """Return messages with tool calls and their results as plain text.
 
-    Used for templates without support for tools. Calls become text of the assistant, and all
-    results of a turn become one message of the user.
+    Used for templates without support for tools. Calls become text of the assistant in the format
+    `tool_calls`, and all results of a turn become one message of the user.
     """
     converted: list[dict[str, Any]] = []
     is_result = False
@@ -284,7 +285,11 @@ def _render_calls_as_text(
 def _add_tools_prompt(
     messages: Sequence[dict[str, Any]], tools: Sequence[ToolDefinition], tool_calls: ToolCallFormat
 ) -> list[dict[str, Any]]:
-    """Add a description of the tools and of the format of calls to the system message."""
+    """Return messages with a description of the tools and of the format of calls.
+
+    The description is added to the first message if that is a system message, otherwise it is a new
+    system message before the others. `tool_calls` is the format of calls.
+    """
     functions = [tool.to_template_value()["function"] for tool in tools]
     descriptions = [json.dumps(function, ensure_ascii=False) for function in functions]
     call = tool_calls.render_turn([tool_calls.render_call("NAME", "ARGUMENTS")])

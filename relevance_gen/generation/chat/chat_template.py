@@ -223,6 +223,10 @@ def _omitted_system_messages(
     """Return the indices of the system messages that a template omits from the prompt.
 
     To find them, the messages are rendered with a marker in each system message.
+
+    Args:
+        messages: the messages of the conversation.
+        render: returns the prompt that the template makes of messages.
     """
     probes = {
         index: f"{_PROBE}{index}{_PROBE}"
@@ -386,7 +390,10 @@ class _TokenSplitter:
 class _SpecialTokens:
     """The splitters for text of all roles and for the assistant's own text.
 
-    The splitter for the assistant's text leaves some tokens unsplit.
+    Attributes:
+        all_roles: splits all special tokens.
+        assistant: splits special tokens except user-defined tokens for whose text the template
+            searches in messages, such as ``</think>``.
     """
 
     all_roles: _TokenSplitter

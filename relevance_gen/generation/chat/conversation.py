@@ -100,11 +100,12 @@ class Conversation:
         messages: the messages so far.
         tools: the tools that the template describes to the model.
         choice: which of them the model may or must call.
-        variables: further variables of the template.
-        required: variables that the template must use because the answer depends on them, with the
-            names of the fields that set them.
+        variables: further variables of the chat template, by name.
+        required: for each variable that the template must use because the answer depends on it, the
+            name of the request field that sets it.
         continues: whether the model continues the last message.
-        schema_fields: for each tool name, the field that holds its parameters; used in errors.
+        schema_fields: for each tool name, the request field that holds the schema of the tool's
+            parameters; used in errors.
     """
 
     messages: Sequence[ChatMessage]
@@ -130,7 +131,9 @@ def turn_of(
 ) -> dict[str, Any]:
     """Return the turn to which the next text of `role` belongs: the last turn or a new turn.
 
-    The texts of a turn are lists of strings. Each result of a tool is a turn of its own.
+    A new turn is appended to `turns`. A turn has a ``role`` and the lists ``content``,
+    ``reasoning_content`` (both of texts) and ``tool_calls``. Each result of a tool is a turn of its
+    own.
     """
     if role == "tool" or not turns or turns[-1]["role"] != role:
         turns.append({"role": role, "content": [], "reasoning_content": [], "tool_calls": []})
@@ -138,7 +141,7 @@ def turn_of(
 
 
 def messages_of(turns: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
-    """Convert the turns made by `turn_of` to messages."""
+    """Convert turns of `turn_of` to messages; newlines join the texts of a turn."""
     messages: list[ChatMessage] = []
     for turn in turns:
         message = {
@@ -159,7 +162,10 @@ def texts_of(
 ) -> list[str]:
     """Return the texts of a message content, which is a string or a list of parts.
 
-    `text_fields` maps the types of parts that are accepted to the field that holds their text.
+    Args:
+        content: the content.
+        path: the path of the content in the request, for error messages.
+        text_fields: maps each accepted type of parts to the name of the field with the part's text.
 
     Raises:
         InvalidRequestError: the content is neither, or a part has another type or no text.
@@ -243,7 +249,13 @@ def _function_tool(value: object, path: str) -> ToolDefinition:
 
 
 def tool_of(value: object, path: str) -> ToolDefinition:
-    """Parse an object with ``name`` and optional ``description``, ``parameters`` and ``strict``."""
+    """Parse an object with ``name`` and optional ``description``, ``parameters`` and ``strict``.
+
+    `path` is the path of the object in the request, for error messages.
+
+    Raises:
+        InvalidRequestError: `value` is not such an object.
+    """
     return wire.structure(ToolDefinition, value, path=path, is_lenient=True)
 
 

@@ -76,7 +76,7 @@ def compiled(template: str) -> jinja2.Template:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Render ``template`` with ``variables``.
+    """Render the ``template`` in `request` with the ``variables`` in `request`.
 
     Returns:
         The ``text``; or, if ``variables`` is None, the ``names`` of the variables that the template

@@ -146,7 +146,17 @@ def _call_rules(
 
 
 def _turn_rules(tool_calls: ToolCallFormat, *, must_call: bool, has_answer: bool) -> list[str]:
-    """Return the rules of a turn: calls, or an answer, or text with calls after it."""
+    """Return the Lark rules of a turn, which use the rules ``lead`` and ``rest`` of `_call_rules`.
+
+    Args:
+        tool_calls: the format of calls.
+        must_call: whether the turn must consist of calls.
+        has_answer: whether a rule ``answer`` constrains the answer. A turn is then either calls or
+            an answer; otherwise it is any text, or text with calls after it.
+
+    Raises:
+        InvalidRequestError: `has_answer` is true, and calls cannot be distinguished from answers.
+    """
     if must_call:
         return ["turn: lead rest"]
     call_start = tool_calls.before_calls + tool_calls.before_name
@@ -185,6 +195,10 @@ def _arguments_schema(tool: ToolDefinition) -> Mapping[str, Any]:
 
 def _answer_rules(request: GenerationRequest, field: str) -> str:
     """Return the request's own constraint as Lark rules, whose start rule is named ``answer``.
+
+    Args:
+        request: a request with a constraint.
+        field: the name of the field of `request` that contains the constraint.
 
     Raises:
         InvalidRequestError: the grammar of the request is GBNF.

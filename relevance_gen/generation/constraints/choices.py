@@ -61,7 +61,9 @@ class TokenPrefixIndex:
 class Choices:
     """The texts that the samples of a request may have.
 
-    They are sorted and distinct; the index of the model's tokens is stored with them.
+    Attributes:
+        texts: the texts as bytes, sorted and distinct.
+        token_index: the index of the model's tokens.
     """
 
     texts: Sequence[bytes]
@@ -73,7 +75,10 @@ class Choices:
 
 
 class _ChoiceConstraint(Constraint):
-    """Follows all texts that start with the sample."""
+    """The constraint of one sample to the texts of `Choices`.
+
+    It stores the range of the sorted texts that begin with the text of the sample.
+    """
 
     def __init__(self, choices: Choices, ends: Collection[int], budget: MaskTimeBudget) -> None:
         super().__init__(FIELD, len(choices.token_index.token_bytes), ends, budget)

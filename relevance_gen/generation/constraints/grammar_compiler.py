@@ -96,9 +96,12 @@ class Grammars:
         return self._queue_of(client).compile(source, client)
 
     def discard(self, source: GrammarSource, client: str | None, seconds: float) -> None:
-        """Remove a grammar whose masks are too slow from the cache.
+        """Remove a grammar with too slow masks from the cache; charge their time to the client.
 
-        The CPU time that they took is charged to the client.
+        Args:
+            source: the grammar.
+            client: the client, as in `RequestContext`; nothing is charged to ``None``.
+            seconds: the CPU seconds that the masks took.
         """
         self._queue_of(client).discard(source, client, seconds)
 
@@ -118,7 +121,10 @@ class Grammars:
 class _Trial:
     """The result of compiling a grammar in the trial process.
 
-    It has the grammar's text in Lark, its error or "", and the CPU seconds.
+    Attributes:
+        lark: the grammar in Lark; the given grammar if the trial ran out of memory or time.
+        error: the error of the compilation; "" if it succeeded.
+        seconds: the CPU seconds that the compilation took.
     """
 
     lark: str

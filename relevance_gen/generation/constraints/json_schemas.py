@@ -55,7 +55,7 @@ def without_unknown_formats(schema: Any) -> Any:
 
 
 def paths_of(key: str, schema: Any, path: str = "") -> Iterator[str]:
-    """Yield the path of each occurrence of a key in a schema.
+    """Yield the path of each occurrence of a key in a schema, whose own path is `path`.
 
     >>> list(paths_of("not", {"items": [{}, {"not": {}}]}))
     ['items[1].not']

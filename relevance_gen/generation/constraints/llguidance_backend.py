@@ -122,11 +122,11 @@ def _byte_tokenizer() -> LLTokenizer:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Compile a ``grammar`` for a vocabulary of bytes.
+    """Compile the ``grammar`` in `request` for a vocabulary whose tokens are the 256 single bytes.
 
     Returns:
         The grammar as ``lark``, its ``error``, empty if it has none, and the CPU ``seconds`` that
-        it took.
+        the compilation took.
     """
     started_s = time.process_time()
     lark = request["grammar"]

@@ -46,7 +46,13 @@ _BITS: Final = (1 << np.arange(8)).astype(np.uint8)
 
 @define
 class MaskTimeBudget:
-    """The CPU time used for the grammar masks of one request, for all its samples together."""
+    """The CPU time used for the grammar masks of one request, for all its samples together.
+
+    Attributes:
+        seconds: the CPU seconds used so far.
+        n_tokens: the number of tokens that the samples have so far; the limit on `seconds` grows
+            with it.
+    """
 
     seconds: float = 0.0
     n_tokens: int = 0
@@ -83,10 +89,11 @@ class Constraint(ABC):
         self._mask = np.zeros((n_vocab // 32 + 1) * 4, np.uint8)
 
     def mask(self, *, may_end: bool) -> Mask:
-        """Return the tokens that may follow; valid until the next call.
+        """Return the mask of the tokens that may follow; the array is valid until the next call.
 
-        The mask is empty if no token may follow or the time budget is exceeded. If the text is
-        complete but may continue, end tokens are allowed only if it `may_end`.
+        No bit is set if no token may follow or the time budget is exceeded. End tokens are allowed
+        if the text is complete and `may_end` is true, and also if the text is complete and no other
+        token may follow.
         """
         mask = self._mask
         seconds_before = self._budget.seconds
@@ -193,10 +200,11 @@ class GrammarSource:
     """The constraint of a request before it is compiled.
 
     Attributes:
-        field: the field of the request.
-        text: its value; a schema as JSON.
-        original_field: the field from which this one was built, for errors; empty if it was sent by
-            the client.
+        field: the name of the request field that the constraint is in: "json_schema", "regex" or
+            "grammar".
+        text: the value of this field; a schema as JSON.
+        original_field: the name of the client's field from which this field was built, for error
+            messages; empty if the client has sent `field` itself.
     """
 
     field: str
@@ -251,7 +259,10 @@ class GrammarSource:
         )
 
     def error(self, rule: str) -> InvalidRequestError:
-        """Return an error that names the original field."""
+        """Return an error that names `original_field`, or `field` if that is empty.
+
+        `rule` is as for `InvalidRequestError`.
+        """
         return InvalidRequestError(rule, self.original_field or self.field)
 
 

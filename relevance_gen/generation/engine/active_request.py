@@ -197,7 +197,15 @@ class ActiveRequest:
         return model.tokenize(self.params.text, max_tokens)
 
     def _check_top_logprobs(self, n_prompt_tokens: int, n_ctx: int) -> None:
-        """Refuse a request whose response would hold too many top log probabilities."""
+        """Refuse a request whose response would hold too many top log probabilities.
+
+        Args:
+            n_prompt_tokens: the number of tokens of the prompt.
+            n_ctx: the number of tokens that the context of a slot holds.
+
+        Raises:
+            InvalidRequestError: there would be more than `MAX_RESPONSE_TOP_LOGPROBS`.
+        """
         params = self.params
         n_tokens = min(params.max_tokens, n_ctx - n_prompt_tokens)
         if params.prompt_logprobs and self.context.return_token_texts:
@@ -310,7 +318,12 @@ class ActiveRequest:
 
 
 def _check_vocabulary(request: ActiveRequest, n_vocab: int) -> None:
-    """Refuse token ids beyond the vocabulary, and `min_tokens` if only EOS tokens are allowed."""
+    """Check the token ids in a request.
+
+    Raises:
+        InvalidRequestError: a token id in the prompt, ``logit_bias`` or ``allowed_token_ids`` is
+            `n_vocab` or more; or ``min_tokens`` is set although all allowed tokens are EOS tokens.
+    """
     params = request.params
     token_ids_by_field = {
         "text": request.context.prompt,

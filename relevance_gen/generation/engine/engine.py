@@ -269,7 +269,11 @@ class Engine:
         self._model.rewind(slot, 0)
 
     def _tokenize(self, request: ActiveRequest, slot: int) -> None:
-        """Tokenize a prompt, and restore its longest `_reusable` cached prefix to its slot."""
+        """Tokenize a prompt, and restore to `slot` the cached state of its longest reusable prefix.
+
+        See `_reusable`. A request whose prompt cannot be tokenized is removed and reported as
+        failed. If the log probabilities of the prompt are requested, nothing is restored.
+        """
         params = request.params
         self._n_tokenized_characters += len(params.text) + sum(map(len, params.stop))
         try:
@@ -320,9 +324,9 @@ class Engine:
     def _compute_chunks(
         self, requests: Sequence[ActiveRequest], chunks: Sequence[scheduler.PrefillChunk]
     ) -> Logits:
-        """Compute chunks of prompts.
+        """Compute chunks of prompts; ``chunks[i]`` is a chunk of the prompt of ``requests[i]``.
 
-        Return the logits after the last token of each, shape (n, V).
+        Return the logits after the last token of each of n chunks, shape (n, V).
         """
         slots = [chunk.slot for chunk in chunks]
         starts = [chunk.start for chunk in chunks]
@@ -451,7 +455,7 @@ class Engine:
         request.release()
 
     def _reusable(self, n_tokens: int) -> int:
-        """Return how many of `n_tokens` cached tokens can be reused with results of the same bits.
+        """Return how many of `n_tokens` cached tokens can be reused without changing results.
 
         The result is a multiple of the number of tokens that the model computes together.
         """

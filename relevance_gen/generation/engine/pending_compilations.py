@@ -33,7 +33,7 @@ class PendingCompilations:
     """Grammars that are compiled in threads while the engine continues.
 
     Attributes:
-        futures: future grammar of each waiting request.
+        futures: for each waiting request, the future of its compiled grammar or choices.
     """
 
     def __init__(self, model: LanguageModel) -> None:

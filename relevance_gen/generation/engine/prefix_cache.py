@@ -27,10 +27,11 @@ class CachedPrompt:
 
 @frozen(eq=False)
 class PrefixMatch:
-    """The longest cached prefix of a prompt.
+    """The longest prefix of a prompt for which a cached prompt begins with the same tokens.
 
-    It has the number of tokens of the prefix, and the cached prompt that begins with it: ``None``,
-    with 0 tokens, if no prefix is cached.
+    Attributes:
+        n_tokens: the number of tokens of the prefix; 0 if no prefix is cached.
+        cached: the cached prompt that begins with the prefix; ``None`` if no prefix is cached.
     """
 
     n_tokens: int
@@ -38,11 +39,11 @@ class PrefixMatch:
 
 
 class PrefixCache:
-    """The most recently used prompts, at most `max_bytes` of them; 0 disables the cache.
+    """The most recently used prompts with their states, in at most `max_bytes` bytes of memory.
 
-    A prompt is found only for the client that sent it, so that response times reveal nothing about
-    the prompts of other clients. Prompts of anonymous clients are evicted first, then prompts of
-    the client that uses the most memory.
+    If `max_bytes` is 0, the cache is disabled. A prompt is found only for the client that sent it,
+    so that response times reveal nothing about the prompts of other clients. Prompts of anonymous
+    clients are evicted first, then prompts of the client that uses the most memory.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -76,9 +77,14 @@ class PrefixCache:
         return PrefixMatch(n_best, self._prompts.get(best_key))
 
     def put(self, prompt: Tokens, state: SavedState, client: str | None = None) -> None:
-        """Store the state after a client's prompt, and evict prompts above the size limit.
+        """Store a client's prompt and the state after it; evict prompts beyond `max_bytes`.
 
         Prompts of this client that are prefixes of `prompt` are removed.
+
+        Args:
+            prompt: token ids, shape (n,).
+            state: result of `LanguageModel.save` after the last token.
+            client: the client, as in `RequestContext`.
         """
         for key, cached in self._prompts.items():
             if cached.client == client:

@@ -99,7 +99,7 @@ class SampleState:
 
     @property
     def may_end(self) -> bool:
-        """Whether the next token may be an EOS token."""
+        """Whether the sample has ``min_tokens`` tokens, so that the next may be an EOS token."""
         return len(self.tokens) >= self.request.min_tokens
 
     @property
@@ -113,16 +113,20 @@ class SampleState:
         return self.constraint is None or self.constraint.is_fast
 
     def start_mask(self, executor: Executor) -> None:
-        """Start computing the next result of `mask` in another thread."""
+        """Start to compute the next result of `mask` in a thread of `executor`.
+
+        Does nothing if the sample is finished or has no constraint.
+        """
         if self.constraint is not None and self.finish_reason is None:
             # After a RuntimeError, because threads cannot be started, `mask` computes the result.
             with suppress(RuntimeError):
                 self._next_mask = executor.submit(self.constraint.mask, may_end=self.may_end)
 
     def mask(self) -> Mask | None:
-        """Return which tokens may be sampled next; ``None`` allows all.
+        """Return the mask of the tokens that may follow, one bit each; ``None`` allows all.
 
-        Valid until the next call.
+        If `start_mask` was called, its result is returned when it is ready. The mask is valid until
+        the next call.
         """
         if self.constraint is None:
             return self._allowed_tokens

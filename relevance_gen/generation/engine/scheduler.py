@@ -74,7 +74,7 @@ class EngineState:
 
 @frozen
 class AssignSlot:
-    """Assign the free slot `slot` to the prompt of the waiting request at `queue_index`."""
+    """Assign the free slot `slot` to the request at `queue_index` in `EngineState.waiting`."""
 
     queue_index: int
     slot: int
@@ -96,7 +96,10 @@ class Resume:
 
 @frozen
 class Tokenize:
-    """Tokenize the prompt of the waiting request at `queue_index` for computation in `slot`."""
+    """Tokenize the prompt of a waiting request, which is then computed in `slot`.
+
+    `queue_index` is the index of the request in `EngineState.waiting`.
+    """
 
     queue_index: int
     slot: int
@@ -104,9 +107,9 @@ class Tokenize:
 
 @frozen
 class PrefillChunk:
-    """The tokens from `start` up to, but excluding, `stop` of one prompt.
+    """The tokens from `start` up to, but excluding, `stop` of one prompt, to be computed in `slot`.
 
-    The prompt is that of the waiting request at `queue_index`.
+    `queue_index` is the index of the prompt's request in `EngineState.waiting`.
     """
 
     queue_index: int
@@ -124,9 +127,10 @@ class Prefill:
 
 @frozen
 class Start:
-    """Start a sample of the waiting request at `queue_index` in each of `slots`.
+    """Start a sample of a waiting request in each of `slots`.
 
-    The request then moves to the end of the queue.
+    `queue_index` is the index of the request in `EngineState.waiting`. The request then moves to
+    the end of the queue.
     """
 
     queue_index: int

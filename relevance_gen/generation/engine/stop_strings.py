@@ -86,7 +86,11 @@ class TextAssembler:
         return self._release(self._decoder.decode(piece), may_stop)
 
     def flush(self, *, may_stop: bool = True) -> str:
-        """Return the text that was held back. The caller must not push another token afterwards."""
+        """Return the text that was held back as a possible part of a stop string or character.
+
+        The bytes of an incomplete character become U+FFFD. Stop strings are ignored unless
+        `may_stop`. The caller must not push another token afterwards.
+        """
         released = self._release(self._decoder.decode(b"", final=True), may_stop)
         if not self.stop_string:
             released, self._held = released + self._held, ""

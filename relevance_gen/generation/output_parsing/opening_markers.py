@@ -126,6 +126,6 @@ def may_become(word: str, text: str, start: int) -> bool:
 
 
 def _skip_space(text: str, start: int) -> int:
-    """Return the end of the white space at `start`, at most 200 characters."""
+    """Return the index after the white space at `start`, at most 200 characters later."""
     space = _SPACE.match(text, start)
     return space.end() if space else start

@@ -47,8 +47,8 @@ class OutputFormat:
         tool_calls: the format of tool calls; None if the model may not call tools.
         reasoning: the format of reasoning; None if the model does not reason.
         starts_with_reasoning: whether the prompt already ends with the opening marker of reasoning.
-        schemas: for each tool, the JSON schemas of its arguments by their names; read only if
-            `tool_calls` has tags.
+        schemas: for each tool name, a mapping of the names of the tool's arguments to their JSON
+            schemas; read only if `tool_calls` has `argument_tags`.
     """
 
     tools: frozenset[str] = frozenset()
@@ -154,7 +154,15 @@ class OutputParser:
     # read now.
 
     def _read_text(self, pieces: list[ContentPart], is_last: bool) -> bool:
-        """Read text up to the next opening marker, and the marker."""
+        """Read text up to the next opening marker, and the marker; add the text to `pieces`.
+
+        Args:
+            pieces: the list to extend.
+            is_last: whether no further text follows the buffer.
+
+        Returns:
+            Whether the rest of the buffer can be read now.
+        """
         match = self._match_opening(self._expected, is_last)
         if match is None:
             self._expected = ()
@@ -176,7 +184,10 @@ class OutputParser:
         return True
 
     def _read_reasoning(self, pieces: list[ContentPart], is_last: bool) -> bool:
-        """Read reasoning up to the text that ends it."""
+        """Read reasoning up to the text that ends it, and add it to `pieces`.
+
+        Arguments and result: see `_read_text`.
+        """
         reasoning = self._format.reasoning
         ends = reasoning.ends if reasoning else ()
         starts = {end: self._buffer.find(end) for end in ends if end in self._buffer}
@@ -191,7 +202,10 @@ class OutputParser:
         return True
 
     def _read_arguments(self, pieces: list[ContentPart], is_last: bool) -> bool:
-        """Read the arguments of a call."""
+        """Read arguments of the current call, and add their JSON to `pieces`.
+
+        Arguments and result: see `_read_text`.
+        """
         if self._arguments is None:
             return False
         chunk = self._arguments.read(self._buffer, is_last=is_last)
@@ -245,7 +259,11 @@ class OutputParser:
         return taken
 
     def _add_text(self, pieces: list[ContentPart], kind: PartKind, text: str) -> None:
-        """Add text or reasoning, without the white space between it and a marker."""
+        """Append a piece of text or reasoning to `pieces`, without white space next to markers.
+
+        White space at the end of `text` is stored, and added only if more text of this part
+        follows.
+        """
         if self._kind != kind:
             if self._is_after_marker:
                 text = text.lstrip()
@@ -275,7 +293,10 @@ class OutputParser:
             self._expected = (*self._next_call_openings, *self._first_openings)
 
     def _begin_call(self, pieces: list[ContentPart], match: MarkerMatch) -> None:
-        """Begin a call, whose opening marker `match` was read."""
+        """Begin the call whose opening marker `match` was read.
+
+        A piece with the name and a new id of the call, without arguments, is appended to `pieces`.
+        """
         self._index += 1
         self._n_calls += 1
         self._arguments = self._arguments_parser(match)

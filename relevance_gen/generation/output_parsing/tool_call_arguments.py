@@ -36,9 +36,10 @@ class ArgumentsChunk:
     """The result of parsing a piece of a call's arguments.
 
     Attributes:
-        n_read: characters parsed; the caller passes the rest again when more text has arrived. The
-            rest is short.
-        json: the JSON of the parsed characters.
+        n_read: number of characters parsed at the start of the text. The caller passes the rest of
+            the text, which is short, again when more text has arrived.
+        json: the JSON text of the characters parsed in this call, which continues the JSON of the
+            previous calls.
         is_finished: whether the arguments are complete.
     """
 
@@ -240,7 +241,7 @@ class UnquotedArguments:
 
 
 def _depth_change(delimiter: str) -> int:
-    """Return how a delimiter changes the depth of nested objects and lists."""
+    """Return 1 if a delimiter opens an object or a list, -1 if it closes one, otherwise 0."""
     if delimiter in "{[":
         return 1
     return -1 if delimiter in "}]" else 0

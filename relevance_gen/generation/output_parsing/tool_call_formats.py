@@ -16,9 +16,14 @@ from relevance_gen.generation.output_parsing.opening_markers import OpeningMarke
 
 @frozen
 class ArgumentTags:
-    """The tags around each argument of a call whose arguments are not one JSON object.
+    """The tags around each argument of a call, for model families that do not write a JSON object.
 
     A line break at the start or the end of a tag belongs neither to the name nor to the value.
+
+    Attributes:
+        before_name: the tag before the name of an argument.
+        before_value: the tag between the name and the value.
+        after_value: the tag after the value.
     """
 
     before_name: str
@@ -100,7 +105,7 @@ class ToolCallFormat:
         return OpeningMarker(text, lookahead=tuple(lookahead))
 
     def render_call(self, name: str, arguments: str) -> str:
-        """Return one call as the model writes it."""
+        """Return one call as the model writes it; `arguments` is the text of its arguments."""
         return f"{self.before_name}{name}{self.before_arguments}{arguments}{self.after_arguments}"
 
     def render_turn(self, calls: Iterable[str]) -> str:

@@ -19,7 +19,10 @@ class Started:
 
 @frozen
 class TextDelta:
-    """Text that one sample of a request adds to its previous text; not empty."""
+    """Text that one sample of a request adds to its previous text; not empty.
+
+    `sample` is the index of the sample in its request.
+    """
 
     request_id: int
     sample: int

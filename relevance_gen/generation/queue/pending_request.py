@@ -36,13 +36,17 @@ class PendingRequest:
     """A request that waits or that a worker serves, and its caller.
 
     Attributes:
-        n_pending_samples: samples without a first token.
+        queued: the request.
+        on_text: the caller's callback for text; None if there is none.
+        future: the future of the response.
+        n_pending_samples: number of samples without a first token.
         is_queued: whether the samples count as waiting: until a worker takes the request, or until
             the first sample starts if the request has a grammar.
-        has_streamed: whether the callback has received text.
-        was_requeued: whether a worker that had this request has left.
+        has_streamed: whether text was passed to the callback.
+        was_requeued: whether the request was put back into the queue because its worker has left.
         blocks: hashes of prompt blocks; empty if any worker may compute the prompt.
-        deferred_since_s: `time.monotonic` at which a worker first deferred to another worker.
+        deferred_since_s: `time.monotonic` at which a worker first deferred to another worker; None
+            if none has.
         turns: output parsers by sample index; empty without an output format.
     """
 

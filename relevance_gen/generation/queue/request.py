@@ -119,10 +119,12 @@ class Capacity:
     """How many more requests a worker accepts, by priority.
 
     Args:
-        n_requests: number of requests that can start now. Requests of authenticated clients can
-            preempt anonymous requests, so their number includes the slots of anonymous requests.
-        n_retained_prompts: how many of these requests may ask for several samples; ``None`` for no
-            limit. At the limit, such a request is still accepted if its client has no other one.
+        n_requests: for each priority, the number of requests that can start now. Requests of
+            authenticated clients can preempt anonymous requests, so their number includes the slots
+            of anonymous requests.
+        n_retained_prompts: for each priority, how many of these requests may ask for several
+            samples; ``None`` for no limit. At the limit, such a request is still accepted if its
+            client has no other one.
     """
 
     n_requests: Mapping[RequestPriority, int]
@@ -225,7 +227,10 @@ def check_bounds(request: GenerationRequest) -> None:
 
 
 def has_grammar(request: GenerationRequest) -> bool:
-    """Return whether a grammar must be compiled before the request can start."""
+    """Return whether the request has a JSON schema, a regular expression, a grammar or choices.
+
+    These must be compiled before the request can start.
+    """
     return any(getattr(request, name) is not None for name in GRAMMAR_FIELDS)
 
 

@@ -138,12 +138,16 @@ class RequestQueue:
     def put(
         self, queued: QueuedRequest, on_text: OnText | None = None
     ) -> Future[GenerationResponse]:
-        """Append a request.
+        """Append a request, and return the future of its response.
 
-        Return the future of its response, which can be cancelled until it has a result.
+        The future can be cancelled until it has a result.
+
+        Args:
+            queued: the request.
+            on_text: called with the sample index and the new text or `ContentPart` of a sample.
 
         Raises:
-            OverloadedError: too many samples of this client wait already.
+            OverloadedError: too many samples of this client wait already, see `max_queue`.
             RunnerClosedError: the queue is closed, or every worker has left.
         """
         client = queued.context.client
@@ -393,7 +397,15 @@ class RequestQueue:
         pending: PendingRequest,
         outcome: GenerationResponse | BaseException,
     ) -> None:
-        """Settle a request, unless it was cancelled in the meantime."""
+        """Set the result or error of a request's future; count the request as finished or failed.
+
+        Does nothing if the worker no longer has the request, because it was cancelled.
+
+        Args:
+            worker: the worker that has the request.
+            pending: the request.
+            outcome: the response; or an exception, which becomes the error of the future.
+        """
         is_failure = isinstance(outcome, BaseException)
         with self._changed:
             if worker.taken.pop(pending.queued.id, None) is None:

@@ -55,7 +55,7 @@ class LogitsProcessor:
 
     @property
     def changes_logits(self) -> bool:
-        """Whether the next token needs a `replacement`."""
+        """Whether `replacement` changes any logit of the next token."""
         return bool(self._index_by_token) or self._suppresses_eos
 
     @property
@@ -102,6 +102,6 @@ class LogitsProcessor:
 
 
 def _extended(array: NDArray[T]) -> NDArray[T]:
-    """Return a copy of an array with zeros appended."""
+    """Return a copy of an array with zeros appended: its own length and `_GROWTH` more."""
     zeros = np.zeros(len(array) + _GROWTH, array.dtype)
     return np.concatenate((array, zeros))

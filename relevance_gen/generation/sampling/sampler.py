@@ -150,10 +150,13 @@ def _effective_top_k(request: GenerationRequest, n_vocab: int) -> int:
 
 
 def log_probabilities(logits: Logits, tokens: Ids) -> NDArray[np.float64]:
-    """Return ln p(token) of the model's own distribution, shape (B,), float64.
+    """Return ln p(token) of one token for each of B rows, shape (B,), float64.
 
-    It is computed as logit − ln Σ exp(logits). The logits, shape (B, V), are the model's, before
-    any bias, penalty or temperature.
+    p is the model's own distribution: ln p is computed as logit − ln Σ exp(logits).
+
+    Args:
+        logits: the model's logits before any bias, penalty or temperature, shape (B, V).
+        tokens: the token id of each row, shape (B,).
     """
     token_logits = logits[np.arange(len(tokens)), tokens].astype(np.float64)
     # Row by row, so that the temporary arrays of a row fit into the processor's cache.
@@ -268,7 +271,7 @@ def _sample_top_k(
 
 
 def _sample_row(logits: Logits, request: GenerationRequest, uniform: float) -> int:
-    """Sample one row, shape (V,), from the whole vocabulary."""
+    """Sample one row of logits, shape (V,), from the whole vocabulary, and return the token id."""
     largest = logits.max()
     _check_finite(largest)
     weights = _relative_probabilities(logits, largest, request.temperature)
@@ -289,7 +292,13 @@ def _sample_row(logits: Logits, request: GenerationRequest, uniform: float) -> i
 
 
 def _relative_probabilities(logits: Logits, largest: np.float32, temperature: float) -> Weights:
-    """Return the probabilities divided by the largest, which belongs to the logit `largest`."""
+    """Return the probabilities at `temperature`, divided by the largest probability, shape (n,).
+
+    Args:
+        logits: logits of n tokens, shape (n,).
+        largest: the largest logit of the row.
+        temperature: above 0.
+    """
     weights = np.subtract(logits, largest, dtype=np.float64)
     if temperature != 1:
         # A temperature near 0 overflows to exp(−inf) = 0.
