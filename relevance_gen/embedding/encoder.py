@@ -159,7 +159,7 @@ class Encoder(SharedModel["Embedder"]):
         *,
         kind: Kind | None = None,
     ) -> Future[Embeddings]:
-        """Queue texts, and return a future of their vectors and token counts at once.
+        """Queue texts, and return at once a future of their vectors and token counts.
 
         Cancelling the future drops the texts that are not encoded yet.
 

@@ -127,7 +127,7 @@ class Reranker(SharedModel["CrossEncoder"]):
         *,
         raw: bool = False,
     ) -> Future[Scores]:
-        """Queue texts to score, and return a future of the scores and token counts at once.
+        """Queue texts to score, and return at once a future of the scores and token counts.
 
         Cancelling the future drops the texts that are not scored yet.
 

@@ -98,7 +98,7 @@ class CachedIndex:
 
 @frozen
 class Cache:
-    """Loads and saves the index of one folder of documents in a cache folder.
+    """Loads and saves one index in a cache folder.
 
     The cache folder is created by the first save. Several processes can use it at once: files are
     replaced atomically, and the last saved index remains.

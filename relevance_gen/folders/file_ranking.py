@@ -137,8 +137,9 @@ class QueryIdentifiers:
     def alike(self, part: str) -> dict[int, float]:
         """Return the similarity, in (0, 1], of a part of a name to words of the question.
 
-        The keys are indices of the question's distinct words without stop words. Words that are not
-        similar to the part are absent. The module docstring defines the similarity (``alike``).
+        The keys are indices of the question's distinct words, usually without stop words. Words
+        that are not similar to the part are absent. The module docstring defines the similarity
+        (``alike``).
         """
         if part[:_MIN_SHARED_LETTERS] not in self._prefixes:
             return {}
@@ -338,7 +339,7 @@ class FileRanking(RerankStage):
         The old score of a chunk, multiplied by a factor, is one of the contributions to its new
         score. The scores of all other chunks in `table` are multiplied by `FileScores.scale`
         divided by the best old score, so that old and new scores can be compared. The contributions
-        are added to the columns of `table`.
+        are stored in the columns of `table`.
         """
         rows = self.candidate_rows(table)
         if not rows.size:

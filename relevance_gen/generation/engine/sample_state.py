@@ -99,7 +99,7 @@ class SampleState:
 
     @property
     def may_end(self) -> bool:
-        """Whether the sample has ``min_tokens`` tokens, so that the next may be an EOS token."""
+        """Whether the sample has ``min_tokens`` tokens or more, so that an EOS token may follow."""
         return len(self.tokens) >= self.request.min_tokens
 
     @property

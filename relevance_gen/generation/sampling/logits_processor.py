@@ -55,7 +55,7 @@ class LogitsProcessor:
 
     @property
     def changes_logits(self) -> bool:
-        """Whether `replacement` changes any logit of the next token."""
+        """Whether `replacement` may change a logit of the next token."""
         return bool(self._index_by_token) or self._suppresses_eos
 
     @property
