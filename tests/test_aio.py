@@ -107,7 +107,7 @@ def test_stream_chat_has_content_parts(bigram):
     ("fields", "message"),
     [
         ({"max_tokens": 0}, "max_tokens must be an integer of at least 1"),
-        ({"n_ctx": 8}, "make a Runner with it"),
+        ({"n_ctx": 8}, "create a Runner with it"),
     ],
 )
 def test_invalid_field_raises(bigram, function, fields, message):

@@ -237,7 +237,8 @@ class Folders:
             yield _SelectedFiles(name, snapshot, paths)
         if not n_files and (folder or glob):
             field, got = ("glob", glob) if glob else ("folder", folder)
-            remedy = "the tool files lists them; what is hidden or in .gitignore is left out"
+            omitted = "hidden files and files in .gitignore are omitted"
+            remedy = f'call the tool "files" for the paths; {omitted}'
             raise InvalidRequestError("matches no file", field, describe(got), remedy)
 
     def _locate(self, path: str, field: str) -> _FolderPath:

@@ -204,7 +204,7 @@ class Attributor:
         self._n_compared += _SENTENCE_COST + int(df.sum()) + n_spans
         if self._n_compared > _MAX_COMPARED_WORDS:
             raise TooLargeError(
-                "has too many sentences to be compared with so many of chunks", "text"
+                "has too many sentences for a comparison with the sentences of the chunks", "text"
             )
         idf = np.log1p(n_spans / np.maximum(df, 1))
         weights = np.rint(_WEIGHT_SCALE * idf).astype(np.int64)

@@ -66,7 +66,7 @@ def _join(address: str | None) -> None:
         ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **options)
         return
     if address is None:
-        raise ClusterError("no cluster answers at auto: this machine is in none")
+        raise ClusterError("no cluster was found: this machine is not a node of a cluster")
     try:
         _probe(address)
     except (OSError, ValueError, OverflowError) as error:

@@ -43,7 +43,7 @@ def chapters(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
     for number, member in enumerate(book.members, 1):
         markup = decode(archive.read(member))
         if markup is None:
-            raise DocumentError("is damaged or encrypted (a chapter is no text)")
+            raise DocumentError("is damaged or encrypted (a chapter is not text)")
         _, text = page_text(markup)
         if not text:
             continue

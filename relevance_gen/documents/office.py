@@ -333,7 +333,7 @@ def office_parts(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
     elif "content.xml" in archive:
         yield {}, archive.text("content.xml", _PARAGRAPHS)
     else:
-        raise DocumentError("is an archive, and no Office file")
+        raise DocumentError("is an archive, but not an Office file")
 
 
 def _shared_strings(archive: Archive) -> list[str]:
@@ -470,4 +470,4 @@ def _local_attributes(attributes: Attributes) -> dict[str, str]:
 
 
 def _refuse_doctype(*_: object) -> None:
-    raise DocumentError("declares a document type, as no program does")
+    raise DocumentError("declares a document type, which Office files do not have")

@@ -264,7 +264,7 @@ class Walker:
         elif entry.is_file():
             files.append((path, entry))
         elif entry.is_symlink() and not os.path.exists(entry.path):
-            self._fail(path, "the link leads nowhere")
+            self._fail(path, "the target of the symbolic link does not exist")
 
     def _selects(self, path: str, real: str, is_folder: bool, rules: IgnoreRules) -> bool:
         """Return whether the options and the ignore rules select an entry.
@@ -376,7 +376,7 @@ def open_regular_file(path: str, *, follow: bool) -> int:
     descriptor = os.open(path, flags)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(None, "is no file")
+        raise OSError(None, "is not a regular file")
     return descriptor
 
 

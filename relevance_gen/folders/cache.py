@@ -212,7 +212,7 @@ def folder_lock(folder: Path, name: str = "lock", wait_s: float = 0.0) -> Iterat
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _is_private(folder):
-        raise PermissionError(f"others may write to {folder}")
+        raise PermissionError(f"{folder} must not be writable by other users")
     with FileLock(folder / name, timeout=wait_s, mode=0o600, poll_interval=_POLL_S):
         yield
 
@@ -242,7 +242,7 @@ def cache_for(folder: object, key: Any) -> Cache | None:
     if folder is False:
         return None
     if not isinstance(folder, str | os.PathLike | None) or folder == "":
-        allowed = "a folder, None for the usual one or False for none"
+        allowed = "a folder, None for the default folder, or False to disable the cache"
         raise InvalidRequestError.must_be("cache", allowed, folder)
     cache_folder = default_folder() if folder is None else Path(folder)
     return None if cache_folder is None else Cache(cache_folder, key)

@@ -16,7 +16,7 @@ def check_root(root: str) -> None:
     if not os.path.isdir(root):
         remedy = None
         if os.path.exists(root):
-            remedy = "name the folder that it is in, and glob"
-        raise InvalidRequestError.must_be("root", "a folder that is there", root, remedy=remedy)
+            remedy = "pass the folder that contains the file, and select the file with glob"
+        raise InvalidRequestError.must_be("root", "an existing folder", root, remedy=remedy)
     if not os.access(root, os.R_OK | os.X_OK):
         raise InvalidRequestError.must_be("root", "a folder that may be read", root)

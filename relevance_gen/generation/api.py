@@ -96,7 +96,9 @@ def refuse_fields_of_runner(names: Iterable[str]) -> None:
     for name in names:
         if name in _RUNNER_ARGUMENTS:
             raise InvalidRequestError(
-                "is no field of a request: make a Runner with it, and pass runner=", name
+                "is an option of Runner, not a field of a request: create a Runner with it, "
+                "and pass runner=",
+                name,
             )
 
 

@@ -455,15 +455,16 @@ class Runner:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"a {type(self).__name__} cannot be pickled or copied: its model and its threads belong to this process; "
-            "make one in the process that is to use it, or a server or a ClusterRunner for several processes"
+            f"a {type(self).__name__} cannot be pickled or copied: its model and its threads belong to "
+            "this process; create a runner in the process that uses it, or use a server or a "
+            "ClusterRunner for several processes"
         )
 
     def _check_not_forked(self) -> None:
         if self._queue.forked:
             raise RunnerClosedError(
-                "this runner belongs to the process that this one was forked from, and its threads did not come along; "
-                "start processes with the 'spawn' method, or make the runner after the fork"
+                "this runner belongs to the process that this one was forked from, and has none of its "
+                "threads; start processes with the 'spawn' method, or make the runner after the fork"
             )
 
     def _stop(self) -> None:

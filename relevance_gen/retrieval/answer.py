@@ -197,10 +197,10 @@ def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[TermMatch]
         is_crowded = term_match.match.ids.size > term_matching.MAX_FORMS
         if is_crowded and term.is_prefix:
             raise InvalidRequestError(
-                f"must have prefixes of at most {term_matching.MAX_FORMS:,} words",
+                f"must have prefixes that match at most {term_matching.MAX_FORMS:,} words",
                 "query",
                 f"{term.word}*",
-                remedy="write more of its letters",
+                remedy="use a longer prefix",
             )
         terms.append(evolve(term, inflected=False) if is_crowded else term)
     if terms == list(query.terms):

@@ -82,7 +82,7 @@ def search(
     [('Cats purr.', {'page': 2}, 1)]
     """
     if isinstance(as_list(query), list | tuple):
-        remedy = "to ask several questions, make a ChunkIndex"
+        remedy = "for several queries, create a ChunkIndex"
         raise InvalidRequestError.must_be(
             "query", "a string that is not blank", query, remedy=remedy
         )

@@ -290,7 +290,7 @@ class ChunkIndex(MutableIndex):
             return evolve(models, encoder=own_encoder)
         if encoder.fingerprint != own_encoder.fingerprint:
             raise InvalidRequestError(
-                "must be the one that the index was made with, or None", "encoder"
+                "must be the encoder that the index was built with, or None", "encoder"
             )
         return models
 
@@ -534,13 +534,13 @@ class ChunkIndex(MutableIndex):
         counter = counter_of_saved(saved.encoding, saved.fingerprint, encoding, path)
         encoder = SearchModels(encoder).encoder
         if encoder is not None and encoder.fingerprint != saved.encoder:
-            what = (
+            problem = (
                 "holds no vectors"
                 if saved.encoder is None
                 else "holds the vectors of another model or prefix"
             )
             rule, remedy = (
-                f"must be the one that {path} was saved with, and it {what}",
+                f"must be the encoder that {path} was saved with: the file {problem}",
                 "build it again, or pass none",
             )
             raise InvalidRequestError(rule, "encoder", remedy=remedy)

@@ -278,7 +278,7 @@ class SearchModels:
 def _missing_model(option: str, model: str) -> InvalidRequestError:
     return InvalidRequestError.must_be(
         option,
-        f"an integer where there is no {model}",
+        f"an integer unless {model} is passed",
         None,
         remedy=f"pass {model}, or leave it out",
     )

@@ -70,7 +70,9 @@ def positions_to_remove(
             `check_positions`, or `where` is invalid.
     """
     if (positions is None) == (where is None):
-        raise InvalidRequestError("must be given, or where instead, and not both", "positions")
+        raise InvalidRequestError(
+            "must be None if where is given, and must be given otherwise", "positions"
+        )
     if where is None:
         return check_positions(positions, n_positions, segments)
     request = InventoryRequest(with_positions=True, filter=Filter.read(where, n_positions))

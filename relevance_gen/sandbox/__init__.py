@@ -124,7 +124,7 @@ def _error_of_exit(status: int) -> Exception:
         return TimeoutError()
     sigkill = getattr(signal, "SIGKILL", math.inf)
     if status in (-sigkill, -signal.SIGTERM):
-        return GenerationError("the process was killed from outside")
+        return GenerationError("the sandbox process was killed by another process or by the system")
     return EOFError()
 
 

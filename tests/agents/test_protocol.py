@@ -219,8 +219,8 @@ def test_server_ends_at_end_of_input_while_indexing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["no-such-folder"], "FOLDER must be a folder that is there, got '"),
-        (["file.txt"], "FOLDER must be a folder that is there, got '"),
+        (["no-such-folder"], "FOLDER must be an existing folder, got '"),
+        (["file.txt"], "FOLDER must be an existing folder, got '"),
         (
             ["--index", "pets"],
             "--index must be NAME=FILE, NAME=FOLDER or NAME=ADDRESS, with letters",

@@ -229,7 +229,7 @@ def test_missing_folder_is_reported_by_name(project: Path, tmp_path: Path) -> No
         ("read", {"path": "project/notes.txt"}),
     ):
         message = refusal(tools, name, **arguments)
-        assert message.startswith("the folder project must be a folder that is there")
+        assert message.startswith("the folder project must be an existing folder")
         assert str(tmp_path) not in message
     shutil.move(tmp_path / "away", project)
     assert "zebra" in tools.call("search", {"question": "zebra"})

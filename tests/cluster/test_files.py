@@ -261,7 +261,7 @@ def test_tables_and_mappings_are_chunks(cluster: Any) -> None:
         (
             "a.pdf",
             b"",
-            r"source must be JSON lines .*, Parquet .*, \.txt or \.md, or a folder that has some, got",
+            r"source must be JSON lines .*, Parquet .*, \.txt or \.md, or a folder that contains such files, got",
         ),
     ],
 )
@@ -301,7 +301,10 @@ def test_error_in_later_shard_names_byte_or_row(tmp_path: Path) -> None:
         ({"source": [__file__, 5]}, r"source\[1\] must be a file or a folder, got 5"),
         ({"source": ""}, r"source\[0\] must be"),
         ({"source": "nowhere://a"}, "nowhere://a must be an address that fsspec can open"),
-        ({"source": __file__}, "source must be JSON lines .*, or a folder that has some"),
+        (
+            {"source": __file__},
+            "source must be JSON lines .*, or a folder that contains such files",
+        ),
         ({"source": __file__, "text": 7}, "text must be the name of a field, or None, got 7"),
         ({"source": __file__, "title": None}, "title must be the name of a field"),
         (

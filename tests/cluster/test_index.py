@@ -244,7 +244,7 @@ def test_empty_index_grows(cluster: Any) -> None:
         (lambda index: index.search("a", reranker="a.gguf"), "reranker must be a Reranker"),
         (
             lambda index: index.search("a", rerank_top_n=None),
-            "rerank_top_n must be an integer where there is no reranker",
+            "rerank_top_n must be an integer unless reranker is passed",
         ),
     ],
 )

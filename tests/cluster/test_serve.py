@@ -34,7 +34,7 @@ def test_first_lines_name_the_work_of_the_cluster(
     )
     reported = capsys.readouterr().out
     assert (
-        f"cluster auto: {said}; searches that name an index go there, those that bring chunks are done here"
+        f"cluster auto: {said}; searches of named indexes run in the cluster, searches of sent chunks in this server"
         in reported
     )
 
@@ -63,10 +63,10 @@ def test_two_servers_share_runners(servers: tuple[Server, Server]) -> None:
         )
         assert server.metric("runners") == 2
         assert any(
-            "it runs the model; searches that name an index go there" in line
+            "it runs the model; searches of named indexes run in the cluster" in line
             for line in server.said
         )
-        until(lambda server=server: "the cluster is joined" in server.log, "the log says so")
+        until(lambda server=server: "connected to the cluster" in server.log, "the log says so")
     with Runner(TINY, n_ctx=256, n_slots=4, n_threads=1) as alone:
         expected = alone.generate(BODY).responses[0].text
     for server in servers:

@@ -519,7 +519,7 @@ def test_slide_title_becomes_heading() -> None:
             archive({"META-INF/container.xml": "<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>"}),
             "declares a document type",
         ),
-        (epub("text\0"), "a chapter is no text"),
+        (epub("text\0"), "a chapter is not text"),
     ],
 )
 def test_damaged_epub_has_warning(content: bytes, warning: str) -> None:

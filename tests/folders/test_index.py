@@ -306,10 +306,10 @@ def test_globs_choose_files(root: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"root": "gone"}, "root must be a folder that is there"),
+        ({"root": "gone"}, "root must be an existing folder"),
         (
             {"root": "root/notes.txt"},
-            "root must be a folder that is there.*; name the folder that it is in",
+            "root must be an existing folder.*; pass the folder that contains the file",
         ),
         ({"root": 3}, "root must be the path of a folder, got 3"),
         ({"root": ""}, "root must be the path of a folder"),
@@ -338,7 +338,7 @@ def test_missing_folder_raises_until_restored(root: Path) -> None:
     index = FolderIndex(root)
     assert index.search("apples")
     root.rename(root.parent / "elsewhere")
-    with pytest.raises(InvalidRequestError, match="root must be a folder that is there"):
+    with pytest.raises(InvalidRequestError, match="root must be an existing folder"):
         index.search("apples")
     (root.parent / "elsewhere").rename(root)
     assert index.search("apples")
@@ -389,7 +389,7 @@ def test_link_cycle_ends(root: Path) -> None:
         "notes.txt",
         "src/fruit.py",
     }
-    assert index.skipped.failed == {"gone": "the link leads nowhere"}
+    assert index.skipped.failed == {"gone": "the target of the symbolic link does not exist"}
 
 
 def test_recently_changed_file_is_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

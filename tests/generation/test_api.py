@@ -63,9 +63,13 @@ def test_generate_text_with_keywords_equals_request(bigram):
         (
             "a",
             {"model": "a.gguf"},
-            "model is no field of a request: make a Runner with it, and pass runner=",
+            "model is an option of Runner, not a field of a request: create a Runner with it, and pass runner=",
         ),
-        ("a", {"n_ctx": 8}, "n_ctx is no field of a request: make a Runner with it"),
+        (
+            "a",
+            {"n_ctx": 8},
+            "n_ctx is an option of Runner, not a field of a request: create a Runner with it",
+        ),
         ("a", {"max_tokens": 0}, "max_tokens must be an integer of at least 1"),
         (None, {}, "text is required"),
         (None, {"max_tokens": 3}, "text is required"),

@@ -60,7 +60,10 @@ def test_allowed_token_ids_restrict_samples(bigram, fields):
     ("fields", "says"),
     [
         ({"allowed_token_ids": [10**6]}, "below"),
-        ({"allowed_token_ids": [5], "eos_token_ids": [5], "min_tokens": 1}, "must leave a token"),
+        (
+            {"allowed_token_ids": [5], "eos_token_ids": [5], "min_tokens": 1},
+            "must leave at least one token",
+        ),
         ({"allowed_token_ids": [*range(70_000)]}, "at most 65,536"),
     ],
 )

@@ -662,7 +662,8 @@ def test_pickle_or_copy_raises_with_remedy(tiny):
     """The error names an alternative, and the runner continues to work."""
     for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(
-            TypeError, match=r"a Runner cannot be pickled or copied: .* make one in the process"
+            TypeError,
+            match=r"a Runner cannot be pickled or copied: .* create a runner in the process",
         ):
             attempt(tiny)
     assert tiny.alive

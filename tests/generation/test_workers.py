@@ -128,7 +128,7 @@ def test_worker_failure_requeues_requests_without_text(death, caplog):
         assert runner.error is None
         assert worker.state is (ThreadState.FAILED if death is fail else ThreadState.LOST)
         assert runner.counters().requests_failed == 1
-        assert "a worker failed, and 1 go on" in caplog.text
+        assert "a worker failed; 1 workers continue" in caplog.text
 
 
 @pytest.mark.parametrize("death", [fail, end_thread])

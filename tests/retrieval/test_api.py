@@ -106,7 +106,7 @@ def test_any_top_n_is_allowed(top_n: int) -> None:
         ((" \n\t\u2003", ["a"]), "query", "not blank"),
         ((None, ["a"]), "query", "string"),
         ((b"cat", ["a"]), "query", "string"),
-        ((["cat", "dog"], ["a"]), "query", "to ask several questions, make a ChunkIndex"),
+        ((["cat", "dog"], ["a"]), "query", "for several queries, create a ChunkIndex"),
         (("cat", ["a", " "]), "chunks[1].text", "not blank"),
         (("cat", ["a", ""]), "chunks[1].text", "not blank"),
         (("cat", [{"text": "\n"}]), "chunks[0].text", "not blank"),

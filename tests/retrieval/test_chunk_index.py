@@ -242,7 +242,8 @@ def test_chunks_are_removed_by_what_they_have() -> None:
             index.remove(where=wrong)  # type: ignore[arg-type]
     for both in ({}, {"positions": [0], "where": {"page": 0}}):
         with pytest.raises(
-            InvalidRequestError, match="positions must be given, or where instead, and not both"
+            InvalidRequestError,
+            match="positions must be None if where is given, and must be given otherwise",
         ):
             index.remove(**both)  # type: ignore[arg-type]
     assert index.remove([3, 3]) == 1

@@ -330,7 +330,7 @@ def test_invalid_argument_raises() -> None:
             ask(rerank_top_n=-1)
         with pytest.raises(
             InvalidRequestError,
-            match="rerank_top_n must be an integer where there is no reranker, got None",
+            match="rerank_top_n must be an integer unless reranker is passed, got None",
         ):
             ask(rerank_top_n=None)
 

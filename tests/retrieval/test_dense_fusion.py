@@ -391,7 +391,7 @@ def test_search_with_encoder_equals_index_with_vectors(
         query, 0, num_candidates=n
     )
     with pytest.raises(
-        InvalidRequestError, match="encoder must be the one that the index was made with"
+        InvalidRequestError, match="encoder must be the encoder that the index was built with"
     ):
         vectors.search(query, encoder=LetterEncoder("others"))
 
@@ -517,7 +517,7 @@ def test_invalid_argument_raises() -> None:
     with pytest.raises(InvalidRequestError, match="encoder must be an Encoder or None"):
         ChunkIndex(["Cats purr."], encoder=3)  # type: ignore[arg-type]
     index = ChunkIndex(["Cats purr."])
-    needs_encoder = "num_candidates must be an integer where there is no encoder, got None; pass encoder, or leave it out"
+    needs_encoder = "num_candidates must be an integer unless encoder is passed, got None; pass encoder, or leave it out"
     for ask in (
         partial(search, "cats", ["Cats purr."]),
         partial(index.search, "cats"),

@@ -188,8 +188,13 @@ def test_message_of_each_protocol_generation_is_answered(offering: Server) -> No
     ("body", "headers", "status", "part"),
     [
         (message(**CALL), {"X-API-Key": "wrong"}, 401, "is wrong"),
-        (message(**CALL), {"Host": "evil.example"}, 403, "Host must be"),
-        (message(**CALL), {"Origin": "https://evil.example"}, 403, "Origin must be"),
+        (message(**CALL), {"Host": "evil.example"}, 403, "Host must be listed in --allowed-hosts"),
+        (
+            message(**CALL),
+            {"Origin": "https://evil.example"},
+            403,
+            "Origin must be the origin of this server",
+        ),
         (message(**CALL), {"Accept": "text/html"}, 406, "Not Acceptable"),
         (message(**CALL), {"Content-Type": "text/plain"}, 415, "Content-Type"),
         (message(**CALL), {"MCP-Protocol-Version": "1999-01-01"}, 400, "_meta"),

@@ -254,16 +254,19 @@ def test_shutdown_during_model_load_rejects_requests() -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--model", f"a={TINY}", "--model", f"a={BIGRAM}"), "--model: several are called a"),
+        (
+            ("--model", f"a={TINY}", "--model", f"a={BIGRAM}"),
+            "--model must give each model a different name, got a more than once",
+        ),
         (("--model", str(TINY), "--model", "none"), "--model none must stand alone"),
         (
             ("--model", f"a={TINY}", "--model", f"b={BIGRAM}", "--cluster", "auto"),
             "--cluster keeps one --model loaded",
         ),
-        (("--model-bytes", "10"), "--model-bytes 10: relevance_gen takes"),
+        (("--model-bytes", "10"), "--model-bytes must be at least"),
         (
             ("--model", "owner/name", "--model-bytes", "10"),
-            "owner/name is no file yet: download it",
+            "owner/name must be a local file if --model-bytes is set",
         ),
         (("--model", "a=/no/such.gguf"), "/no/such.gguf does not exist"),
         (("--model-bytes", "0"), "--model-bytes must be an integer of at least 1"),

@@ -221,7 +221,7 @@ def test_least_recently_used_file_is_removed(tmp_path: Path) -> None:
     hashes = hashes_in(cache)
     assert [shard.file.sha256 in hashes for shard in shards] == [True, False, True]
     cache.folder.chmod(0o777)
-    with pytest.raises(PermissionError, match="others may write"):
+    with pytest.raises(PermissionError, match="must not be writable by other users"):
         texts_of(cache, locations[2])
 
 

@@ -156,7 +156,7 @@ class ClusterRunner(Runner):
             self._was_ready = True
         if worker.n_deaths >= _MAX_START_ATTEMPTS and not self._was_ready:
             raise ClusterError(
-                "no runner could be started: its process or its node died, again and again"
+                "no runner could be started: its process or its node died repeatedly"
             )
         nodes = living_nodes()
         other_workers = [

@@ -190,7 +190,7 @@ def _list_files(address: str) -> list[tuple[str, int]]:
     """
     files, root = file_system(address)
     if not files.exists(root):
-        raise InvalidRequestError(f"must be there: no file or folder at {address}", "source")
+        raise InvalidRequestError(f"must exist: there is no file or folder at {address}", "source")
     scheme = address.split("://")[0] + "://" if "://" in address else ""
     if files.isdir(root):
         information_by_path = files.find(root, detail=True)
@@ -203,7 +203,9 @@ def _list_files(address: str) -> list[tuple[str, int]]:
             ratio = _COMPRESSION_RATIO if compression else 1
             listed.append((scheme + path, int(information["size"]) * ratio))
     if not listed:
-        raise InvalidRequestError.must_be("source", f"{_KINDS}, or a folder that has some", address)
+        raise InvalidRequestError.must_be(
+            "source", f"{_KINDS}, or a folder that contains such files", address
+        )
     return listed
 
 

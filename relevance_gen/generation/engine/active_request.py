@@ -338,5 +338,5 @@ def _check_vocabulary(request: ActiveRequest, n_vocab: int) -> None:
     allowed = params.allowed_token_ids
     if params.min_tokens and request.eos_token_ids.issuperset(allowed or range(n_vocab)):
         name = "allowed_token_ids" if allowed else "eos_token_ids"
-        rule = "must leave a token that ends nothing where min_tokens is set"
+        rule = "must leave at least one token that is not an EOS token if min_tokens is set"
         raise InvalidRequestError(rule, name, "all")

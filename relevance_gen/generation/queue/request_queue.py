@@ -271,7 +271,7 @@ class RequestQueue:
             n_left = len(self._workers)
             self._changed.notify_all()
         if n_left and not isinstance(error, RunnerClosedError):
-            _log.warning("a worker failed, and %d go on: %s", n_left, error)
+            _log.warning("a worker failed; %d workers continue: %s", n_left, error)
         for pending in failed:
             pending.settle(error)
 

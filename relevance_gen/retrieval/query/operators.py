@@ -164,7 +164,7 @@ def parse_operators(
         n_words += operator.ids.size
         if n_words > MAX_WORDS:
             raise InvalidRequestError(
-                f"must have at most {MAX_WORDS} words behind signs and in quotes",
+                f"must have at most {MAX_WORDS} words after + or - and in quotes",
                 "query",
                 remedy='leave some out, or take syntax="plain"',
             )

@@ -56,11 +56,9 @@ async def _generate(call: Call, cost: Cost) -> web.StreamResponse:
 
 
 def _require_model(call: Call) -> None:
-    # Clients of OpenAI retry a 503 by themselves; a 400 ends that.
+    # OpenAI's clients retry a 503 automatically, but not a 400.
     if not call.service.settings.models["generate"]:
-        raise InvalidRequestError(
-            "cannot be used: this server has none, and only searches", "model"
-        )
+        raise InvalidRequestError("cannot be used: this server has no generation model", "model")
 
 
 async def _respond(

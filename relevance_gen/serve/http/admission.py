@@ -35,7 +35,7 @@ def check_host(settings: Settings, request: web.BaseRequest) -> None:
     if host is not None:
         host_url = f"//{host}"
         if not _is_known(host_url, settings) and _address(host_url) is None:
-            raise ForbiddenError("Host must be a name that --allowed-hosts has")
+            raise ForbiddenError("Host must be listed in --allowed-hosts")
     if origin is None or origin in settings.cors_origins or "*" in settings.cors_origins:
         return
     origin_host = origin.partition("://")[2].lower()
@@ -43,7 +43,9 @@ def check_host(settings: Settings, request: web.BaseRequest) -> None:
     address = _address(origin)
     is_loopback = address is not None and address.is_loopback
     if not is_same_origin and not is_loopback and not _is_known(origin, settings):
-        raise ForbiddenError("Origin must be this server's, or one that --cors-origins has")
+        raise ForbiddenError(
+            "Origin must be the origin of this server, or be listed in --cors-origins"
+        )
 
 
 def _is_known(url: str, settings: Settings) -> bool:

@@ -59,8 +59,10 @@ def main(
     digests = _key_digests(settings, environ, url)
     if settings.cluster is not None:
         model = "it runs the model" if settings.models["generate"] else "there is no model"
-        rest = "searches that name an index go there, those that bring chunks are done here"
-        _print(f"cluster {settings.cluster}: {model}; {rest}")
+        searches = (
+            "searches of named indexes run in the cluster, searches of sent chunks in this server"
+        )
+        _print(f"cluster {settings.cluster}: {model}; {searches}")
     _print(f"relevance_gen listens on {url}")
     if settings.workers > 1:
         return supervisor.supervise(settings, digests, listeners, target)
@@ -99,7 +101,8 @@ def _check(settings: Settings) -> None:
         names = [model.name for model in models]
         if len(set(names)) < len(names):
             duplicate = max(names, key=names.count)
-            raise ValueError(f"{flag}: several are called {duplicate}; give them as NAME=FILE")
+            rule = "must give each model a different name"
+            raise ValueError(f"{flag} {rule}, got {duplicate} more than once; use NAME=FILE")
         if len(names) > 1 and NO_MODEL in names:
             raise ValueError(f"{flag} {NO_MODEL} must stand alone")
     unloads_models = settings.model_idle_s or settings.model_bytes
@@ -122,11 +125,12 @@ def _check_models(settings: Settings) -> None:
             n_bytes = sum(path.stat().st_size for path in files_of(model.file))
             if settings.model_bytes is None or 0 < n_bytes <= settings.model_bytes:
                 continue
-            size = f"takes {n_bytes}"
+            source = model.file or model.name
             if not n_bytes:
-                size = "is no file yet: download it, and name its file"
-            limit = f"--model-bytes {settings.model_bytes}"
-            raise ValueError(f"{limit}: {model.file or model.name} {size}")
+                rule = "must be a local file if --model-bytes is set"
+                raise ValueError(f"{source} {rule}; download it, and pass the path of the file")
+            rule = f"must be at least {n_bytes}, the size of {source}"
+            raise ValueError(f"--model-bytes {rule}, got {settings.model_bytes}")
     if settings.cluster is not None and importlib.util.find_spec("ray") is None:
         raise ValueError(f"--cluster needs Ray: {to_install('cluster')}")
 

@@ -105,7 +105,7 @@ def run(
     try:
         is_busy = asyncio.run(_serve(spec, load_backend, make_searcher))
     except Exception:
-        _log.critical("the process cannot go on", exc_info=True)
+        _log.critical("the process ends because of an unexpected error", exc_info=True)
         sys.exit(1)
     if is_busy:
         # Running threads cannot be stopped, and the time to wait for them is over.
@@ -206,7 +206,7 @@ async def _drain(service: Service, listener: connection.Listener) -> bool:
         await listener.stop()
         if await _is_idle_within(service, _CLEANUP_TIMEOUT_S):
             return False
-    _log.warning("the time to drain is over: %d requests are cut", service.n_active)
+    _log.warning("the drain timeout has passed: %d requests are aborted", service.n_active)
     service.abort()
     await listener.stop()
     await _is_idle_within(service, _CLEANUP_TIMEOUT_S)

@@ -68,7 +68,8 @@ class Extractor:
         Raises:
             InvalidRequestError: the document is not base64, exceeds a limit of the sandbox, or has
                 no text that can be extracted.
-            BusyError: no process can be started now, or the process was killed from outside.
+            BusyError: no process can be started now, or the sandbox process was killed by another
+                process or by the system.
         """
         try:
             content = base64.b64decode(task.content, validate=True)

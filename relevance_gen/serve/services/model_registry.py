@@ -282,7 +282,7 @@ class ModelRegistry:
             raise errors.ModelLoadError(entry.failure)
         is_unloaded = entry.state in ("unloaded", "failed")
         if not may_evict and is_unloaded and self._missing_bytes(entry) > 0:
-            raise errors.ModelLoadError("there is no room for it beside the models that are loaded")
+            raise errors.ModelLoadError("the loaded models use the memory that this model needs")
 
     def preload(self) -> None:
         """Begin to load the first model of each kind, unless there is not enough memory for it."""
@@ -370,7 +370,7 @@ class ModelRegistry:
         for entry in list(self._queue):
             if entry.n_bytes + dead_bytes > self._max_bytes:
                 self._queue.remove(entry)
-                self._reject(entry, "there is no room for it: a model that died keeps its memory")
+                self._reject(entry, "a failed model still uses the memory that this model needs")
 
     def _load_next(self) -> list[_Entry]:
         """Begin to load the queued models for which there is memory.
@@ -489,7 +489,8 @@ class ModelRegistry:
             files = _stat_files(entry.source)
             if entry.used_s > -math.inf and files != entry.files:
                 raise errors.ModelLoadError(
-                    "its file is not what was loaded before: start the server again to use what is there"
+                    "the model file has changed since it was loaded: "
+                    "restart the server to use the new file"
                 )
             entry.files = files
             model = self._loaders[entry.task](entry.source)

@@ -501,7 +501,7 @@ class Searcher:
         cached = self._cache.peek((client, digest)) if self._cache else None
         if cached is None:
             raise UnknownIndexError(
-                "index: no such index is kept any more; send its chunks again", field="index"
+                "index: the cached index was evicted; send its chunks again", field="index"
             )
         reserve("chunk", len(cached.index.chunks))
         return cached

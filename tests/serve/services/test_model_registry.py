@@ -128,7 +128,7 @@ def test_lease_without_eviction_fails_without_memory(tmp_path: Path) -> None:
     with registry.lease("generate", "c"):
         registry.step()
     with (
-        pytest.raises(ModelLoadError, match="no room for it"),
+        pytest.raises(ModelLoadError, match="the loaded models use the memory"),
         registry.lease("generate", "b", may_evict=False),
     ):
         pass
@@ -532,7 +532,8 @@ def test_changed_model_file_is_not_reloaded(shop: Shop, change: Callable[[Path],
     with registry.lease("generate", "a") as future:
         registry.step()
         with pytest.raises(
-            ModelLoadError, match="its file is not what was loaded before: start the server again"
+            ModelLoadError,
+            match="the model file has changed since it was loaded: restart the server",
         ):
             future.result()
 

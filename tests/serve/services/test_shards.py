@@ -187,7 +187,7 @@ def test_unavailable_store_serves_opened_version(
             assert (description["state"], description["reason"]) == ("ready", "Connection refused")
             assert str(description["store_unreachable_since"]).endswith("+00:00")
             assert again.is_stale
-        assert caplog.text.count("stays as it was") == 2
+        assert caplog.text.count("the loaded version stays in use") == 2
         with pytest.raises(IndexUnavailableError, match="Connection refused"):
             looked(searcher(f"{place}/other")).searchable()
     finally:
@@ -269,7 +269,7 @@ def test_damaged_shard_is_loaded_with_backoff(
         assert states(looked(one).searchable()) == {"0"}
         assert n_read[name] == n_wanted
         assert name in str(one.describe()["reason"])
-    assert caplog.text.count("stays as it was") == 1
+    assert caplog.text.count("the loaded version stays in use") == 1
     assert n_read[whole] == 1
     ObjectStore(place).write(name, content)
     now[0] = 200_000

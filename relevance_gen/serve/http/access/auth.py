@@ -82,7 +82,9 @@ class Keys:
                 return
             self._digests = (*self._fixed, *read_digests(file))
         except (OSError, ValueError) as error:
-            _log.error("the key file cannot be taken (%s); the last keys stay in force", error)
+            _log.error(
+                "the key file cannot be read (%s); the keys that were read before stay valid", error
+            )
             return
         self._file_state = state
         _log.info("the key file holds %d keys", len(self._digests) - len(self._fixed))

@@ -74,7 +74,7 @@ def decode(
     try:
         for start in range(0, len(body), step_bytes):
             if decompressor.eof:
-                raise InvalidRequestError(f"the body goes on after the end of its {coding}")
+                raise InvalidRequestError(f"the body has data after the end of its {coding} stream")
             piece = decompressor.decompress(body[start : start + step_bytes])
             if decoded.tell() + len(piece) > limit_bytes:
                 raise too_large(limit_bytes)
@@ -83,9 +83,9 @@ def decode(
     except (zlib.error, zstandard.ZstdError):
         raise InvalidRequestError(f"the body is not valid {coding}") from None
     if not decompressor.eof:
-        raise InvalidRequestError(f"the body's {coding} is cut short")
+        raise InvalidRequestError(f"the {coding} stream of the body is truncated")
     if decompressor.unused_data:
-        raise InvalidRequestError(f"the body goes on after the end of its {coding}")
+        raise InvalidRequestError(f"the body has data after the end of its {coding} stream")
     return decoded.getvalue()
 
 

@@ -188,7 +188,8 @@ class IndexRegistry:
                 return self._query_cluster(name, work if may_search else _reject)
         elif not self._served:
             raise errors.InvalidRequestError(
-                "names none here; start it with --index or --cluster", "index"
+                "cannot be used: no index is named; start the server with --index or --cluster",
+                "index",
             )
         remedy = errors.did_you_mean(name, self.names(client), "GET /indexes lists them")
         raise errors.UnknownIndexError(
@@ -255,7 +256,7 @@ def _join_cluster(address: str) -> None:
     except errors.RelevanceGenError as error:
         _log.error("searches that name an index will fail: %s", error)
     else:
-        _log.info("the cluster is joined; searches that name an index are asked there")
+        _log.info("connected to the cluster; searches of named indexes run there")
 
 
 def _reject(*_: object) -> NoReturn:

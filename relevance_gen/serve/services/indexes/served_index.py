@@ -272,7 +272,11 @@ class ServedIndex:
             if index is None:
                 raise
             if self._failure is None:
-                _log.warning("index %s stays as it was: %s", self.name, self._log_text(error))
+                _log.warning(
+                    "index %s: the loaded version stays in use, the newest cannot be read: %s",
+                    self.name,
+                    self._log_text(error),
+                )
             self._failure = self._reason(error)
         else:
             self._confirmed_at = started_at
