@@ -235,13 +235,14 @@ class _EntryRange:
 
 @frozen(eq=False)
 class _Window:
-    """All entries, in all segments, of the terms whose ids are in one range.
+    """The lexicon entries, in all segments, of the terms whose ids are in one range.
 
     Attributes:
         segments: all segments.
-        ranges: entries of each segment that has any of the terms; n entries in all.
-        order: order of these entries by id, and by segment for one id, shape (n,).
-        is_first: whether each entry, in that order, is the first of its term, shape (n,).
+        ranges: for each segment that has any of these terms, the range of their entries in its
+            lexicon; n entries in all.
+        order: indices that sort the n entries of `ranges` by id, then by segment, shape (n,).
+        is_first: for each entry in sorted order, whether it is the first of its term, shape (n,).
     """
 
     segments: Sequence[SegmentArrays]

@@ -231,7 +231,10 @@ class Candidates:
 
 @frozen(eq=False)
 class InventoryRequest:
-    """Facts to return of the stored chunks; other facts are not computed."""
+    """The facts of the stored chunks to compute, such as positions, metadata keys or a sample.
+
+    The number of chunks is always computed, other facts only if requested.
+    """
 
     with_positions: bool = False
     """Whether to return the positions of all chunks, or of all that pass `filter`."""

@@ -205,9 +205,10 @@ def _ends_in_paragraph(
     paragraph: str,
     start: int,
 ) -> Iterator[int]:
-    """Yield the end in the text of each line of a paragraph that ends a sentence.
+    """Yield the end, in the text, of each line of a paragraph that ends a sentence.
 
-    The last line always ends a sentence, unless it is blank.
+    The last line always ends a sentence. If it is only white space, nothing is yielded for it, and
+    the line before it is judged as any other line.
 
     Args:
         paragraph: the paragraph.

@@ -456,3 +456,12 @@ def test_embedded_fingerprint_equals_fingerprint_of_ranks() -> None:
     """The embedded file is in the order of its ranks, so that its bytes give the fingerprint."""
     embedded = encodings.define(encodings.EMBEDDED)
     assert embedded.fingerprint == attrs.evolve(embedded, source="as by name").fingerprint
+
+
+def test_batches_of_a_long_text_are_bounded() -> None:
+    """A text of 5 Mi characters is divided into batches of at most `_BATCH_CHARS` + `PIECE_CHARS` characters."""
+    text = "cats " * (1 << 20)
+    batches = list(counter_module._batches([text, "dogs"]))
+    sizes = [sum(map(len, batch)) for batch in batches]
+    assert max(sizes) <= counter_module._BATCH_CHARS + PIECE_CHARS
+    assert "".join("".join(batch) for batch in batches) == f"{text}dogs"

@@ -183,7 +183,8 @@ class Tally:
     def norms(self, weight: Floats) -> Floats:
         """Return the Euclidean length of each chunk's vector of weights, shape (n,).
 
-        `weight`: the weight of each count, shape (P,).
+        `weight`: for each of the P pairs of a dimension and a chunk, the weight of the dimension in
+        the chunk, in the order of `tf`, shape (P,).
         """
         return np.sqrt(np.bincount(self.chunk, weight * weight, self.n_chunks))
 

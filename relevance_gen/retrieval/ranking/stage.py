@@ -95,7 +95,11 @@ class SelfMatch:
 
 
 class Stage(ABC):
-    """One part of a score, created for one query."""
+    """One step in the computation of a score, created for one query.
+
+    A stage updates the scores of candidates: it adds one or more parts to them, rescales them, or
+    replaces them.
+    """
 
     order: ClassVar[float | None] = None
     """Position among the stages of the weighting ``pivoted``, distinct and ascending; None for all

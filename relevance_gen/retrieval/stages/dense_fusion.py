@@ -121,10 +121,10 @@ class DenseFusion(RerankStage):
         return parts
 
     def _nearest(self, table: CandidateTable, rows: Offsets, segments: FeatureSource) -> Floats:
-        """Return the nearest passage of each chunk at `rows`, shape (3, n).
+        """Return for each chunk at `rows` the passage nearest to the query, shape (3, n).
 
-        The three rows of the result are those of `NearestPassages`. Texts without stored vectors
-        are encoded now.
+        The three rows of the result are the cosine, the start and the end of the passage, as in
+        `NearestPassages`. Texts without stored vectors are encoded now.
         """
         if not rows.size:
             return np.zeros((3, 0))

@@ -99,8 +99,8 @@ class Reservation:
 
         A small body is parsed on the event loop, which is faster than passing it to a thread, if at
         least half of the pool's memory is free. Any other body is parsed in a thread of the pool.
-        So requests whose bodies are parsed but still wait for a thread cannot use up the memory
-        that running requests need.
+        So the bodies that are parsed early, while their requests wait for a thread of the pool,
+        leave memory for the running requests.
 
         Args:
             extra: arguments for the adapter's function after the parsed body.

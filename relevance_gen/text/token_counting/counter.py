@@ -227,20 +227,23 @@ def _well_formed(text: str) -> str:
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield texts, and the pieces of long texts, in batches of about `_BATCH_CHARS` characters."""
+    """Yield texts, and the pieces of long texts, in batches of about `_BATCH_CHARS` characters.
+
+    A batch ends with the text or piece that reaches `_BATCH_CHARS`; the last batch can be smaller.
+    """
     batch: list[str] = []
     n_chars = 0
     for text in texts:
-        if len(text) <= PIECE_CHARS:
-            batch.append(text)
-        else:
-            well_formed = _well_formed(text) if _SURROGATE.search(text) else text
-            batch += _pieces(well_formed)
-        n_chars += len(text)
-        if n_chars >= _BATCH_CHARS:
-            yield batch
-            batch = []
-            n_chars = 0
+        pieces: Iterable[str] = (text,)
+        if len(text) > PIECE_CHARS:
+            pieces = _pieces(_well_formed(text) if _SURROGATE.search(text) else text)
+        for piece in pieces:
+            batch.append(piece)
+            n_chars += len(piece)
+            if n_chars >= _BATCH_CHARS:
+                yield batch
+                batch = []
+                n_chars = 0
     if batch:
         yield batch
 
