@@ -149,7 +149,7 @@ def test_dead_model_memory_rejects_models_that_do_not_fit(tmp_path: Path) -> Non
             registry.step()
     shop.loaded[0].closed = True  # it died
     with registry.lease("generate", "b") as refused:
-        with pytest.raises(ModelLoadError, match="a model that died keeps its memory"):
+        with pytest.raises(ModelLoadError, match="a failed model still uses the memory"):
             refused.result(0)
         with registry.lease("generate", "a") as here:
             assert here.done()
