@@ -295,7 +295,7 @@ def test_error_in_later_shard_names_byte_or_row(tmp_path: Path) -> None:
     [
         ({}, "chunks must be given, or source"),
         ({"chunks": ["a"], "source": "b"}, "not both"),
-        ({"source": "/nowhere"}, "source must be there"),
+        ({"source": "/nowhere"}, "source must exist"),
         ({"source": []}, "source must be a file"),
         ({"source": [__file__, ""]}, r"source\[1\] must be a file or a folder"),
         ({"source": [__file__, 5]}, r"source\[1\] must be a file or a folder, got 5"),
