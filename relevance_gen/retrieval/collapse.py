@@ -75,7 +75,10 @@ def _hash(metadata: Metadata, key: str) -> int:
 
 @frozen(eq=False)
 class Groups:
-    """The first chunk in a ranking for each value of a metadata key."""
+    """The result of collapsing a ranking: the first chunk with each value of a metadata key.
+
+    Every chunk without the key is also included.
+    """
 
     rows: Offsets  # rows of the ranking, ascending, shape (m,)
     n_others: Offsets  # number of other chunks with the same value, shape (m,)

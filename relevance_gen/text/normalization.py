@@ -164,10 +164,10 @@ def add_toneless(folded: str) -> str:
 
 @functools.cache
 def _toned_word() -> re.Pattern[str]:
-    """Return the pattern of a Vietnamese word with tones; compiled on first use, which takes 15 ms.
+    """Return the pattern of a word with a letter that only Vietnamese has, such as ``ơ`` or ``ế``.
 
-    The pattern matches only from the first letter of a word: matching from every letter would take
-    quadratic time.
+    A match starts only at the first letter of a word: trying each letter would take quadratic time. The
+    pattern is compiled on first use, which takes 15 ms.
     """
     return re.compile(rf"(?<!{_LETTER}){_LETTER}*[{_TONED}]{_LETTER}*")
 

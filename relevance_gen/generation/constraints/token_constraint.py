@@ -289,5 +289,9 @@ def grammar_source(request: GenerationRequest) -> GrammarSource:
 
 
 def guidance_module() -> ModuleType:
-    """Return the module that imports llguidance, an optional dependency."""
+    """Return the module `llguidance_backend`, which imports the optional package llguidance.
+
+    Raises:
+        ImportError: llguidance is not installed.
+    """
     return importlib.import_module("relevance_gen.generation.constraints.llguidance_backend")

@@ -151,10 +151,10 @@ def _has_values(metadata: Metadata, allowed: Mapping[str, _AllowedValues]) -> bo
 
 @frozen(eq=False)
 class _AllowedValues:
-    """The values that a filter allows under one metadata key.
+    """The values, and the ranges of values, that a filter allows under one metadata key.
 
-    `has` looks a value of a JSON type up in a hash set, in a time that does not depend on the
-    number of allowed values.
+    `has` looks up a value of a JSON type in a hash set, in constant time. Ranges, and values of
+    other types, are compared one by one.
     """
 
     values: Sequence[Any]

@@ -122,7 +122,7 @@ def _token_text(piece: bytes) -> str:
 def _sample_tokens(
     completion: Completion, token_texts: TokenTexts, *, with_end: bool = False
 ) -> Iterator[_ScoredToken]:
-    """Return an iterator over a sample's tokens.
+    """Return an iterator over a sample's tokens, each with its log probability and alternatives.
 
     If the last token is an end-of-sequence token, it is included only with `with_end`.
     """
