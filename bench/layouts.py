@@ -113,8 +113,8 @@ def _lines(folder: Path, name: str) -> Iterator[str]:
     path = _found(folder, name)
     if path is None:
         raise FileNotFoundError(f"no {name} in {folder}, gzipped or not")
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as lines:
+    open_text = gzip.open if path.suffix == ".gz" else open
+    with open_text(path, "rt", encoding="utf-8") as lines:
         yield from lines
 
 

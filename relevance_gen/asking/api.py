@@ -226,13 +226,15 @@ def ask_stream(
         chunks.search if isinstance(chunks, BaseIndex) else partial(search, chunks=chunks)
     )
     search_options.setdefault("neighbors", _default_neighbors(chunks))
+    is_default = runner is None and chat_template is None
+    needs_model = not (is_default and copies_without_model(None, copy, fields))
     fill = search_options.pop("fill", None)
     response = find(
         question,
         top_n=top_n,
         true_order=False,
         spans=True,
-        fill=True if fill is None else fill,
+        fill=needs_model if fill is None else fill,
         **search_options,
     )
     near = []
@@ -241,8 +243,7 @@ def ask_stream(
             near.append(passage_of(Source.whole(result)))
     if only_from_sources and (not near or response.confidence < min_confidence):
         return AnswerStream(tuple(near), response.confidence, None)
-    is_default = runner is None and chat_template is None
-    if is_default and near and copies_without_model(None, copy, fields):
+    if near and not needs_model:
         sources = fit(near, lambda _: True)
         copied = sources[0].reference
         return AnswerStream(sources, response.confidence, None, copied_text=copied)

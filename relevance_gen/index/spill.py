@@ -322,7 +322,7 @@ def _windows(segments: Sequence[SegmentArrays]) -> Iterator[_Window]:
     starts = [0] * len(segments)
     n_read = max(_BATCH_ELEMENTS // len(segments), 1)
     while True:
-        # The next ids of each segment, and the last of these for each segment that has more.
+        # The next ids of each segment, and the last of these ids if further ids follow them.
         next_ids = []
         last_ids = []
         for segment, start in zip(segments, starts, strict=True):

@@ -165,8 +165,8 @@ class Decoder(OpenContext):
         self._decode_tuner = ExecutionTuner(self.n_threads, min_threads)
         self._prefill_tuner = ExecutionTuner(self.n_threads, min_threads)
         self._can_split = self.can_rewind and not uses_gpu
-        # Numbers of rows that have the same bits row by row as in a batch, and numbers of rows that
-        # do not.
+        # Row counts for which results row by row are bit-identical to those of a batch, and row
+        # counts for which they are not.
         self._equal_row_counts: set[int] = set()
         self._differing_row_counts: set[int] = set()
 

@@ -135,8 +135,8 @@ def _find_matches(text: str, first_chars: Offsets, terms: WeightedTerms) -> _Mat
     matches = [terms.matches[i] for i in subject]
     idf = [terms.idf[i] for i in subject]
     total_idf = math.fsum(idf) or 1.0
-    # The terms that the query's words match, by id; of equal ids the best match comes first, and is
-    # found.
+    # The terms that the query's words match, by id. If several matches have the same id, the best
+    # one comes first, so that the search below returns it.
     ids = concat([match.ids for match in matches], np.uint64)
     match_weight = concat([match.weight for match in matches], np.float64)
     shares = [match.weight * (idf[i] / total_idf) for i, match in enumerate(matches)]

@@ -24,7 +24,7 @@ from relevance_gen.types import WeightingName
 
 try:
     import resource
-except ModuleNotFoundError:  # on Windows, where the limit is no resource limit
+except ModuleNotFoundError:  # Windows has no such limit
     HAS_LIMITS = False
 else:
     HAS_LIMITS = True

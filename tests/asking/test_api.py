@@ -313,6 +313,20 @@ def test_chat_model_gets_all_chunks_if_they_fit(bigram):
     assert (none_found.found, none_found.sources) == (False, ())
 
 
+@pytest.mark.parametrize("options", [{}, {"copy": True}])
+def test_answer_without_model_adds_no_chunks(monkeypatch, options):
+    """Without a model, the search does not look for chunks that share nothing with the question."""
+    fills = []
+
+    def recording(*args, **options):
+        fills.append(options["fill"])
+        return search(*args, **options)
+
+    monkeypatch.setattr("relevance_gen.asking.api.search", recording)
+    assert ask("Was a treaty signed?", CHUNKS, **options).found
+    assert fills == [False]
+
+
 def test_ask_options_reach_prompt_and_generation(bigram):
     """`ask` passes instructions and template variables to the prompt and stop strings to the model."""
     options = {

@@ -74,7 +74,7 @@ def lost_backend() -> str | None:
 
 
 def _on_terminate() -> None:
-    # Threads of other libraries keep their own treatment.
+    # In threads of other libraries, only the previous terminate handler runs.
     if threading.get_ident() in _handlers:
         _lost_backends.append(_UNCAUGHT.decode())
         _on_abort(_UNCAUGHT)

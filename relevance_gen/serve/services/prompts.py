@@ -94,7 +94,6 @@ def _write(options: PromptOptions, response: SearchResponse, model: PromptModel)
         fields = {name: fields[name] for name in _CHAT_FIELDS if name in fields}
     if options.model is not None:
         fields = {**fields, "model": options.model}
-    has_results = any(options.fill or not result.is_filled for result in response.results)
     return PromptResponse(
         tuple(
             PromptSource(source.result.original_index, source.start, source.end)
@@ -102,5 +101,5 @@ def _write(options: PromptOptions, response: SearchResponse, model: PromptModel)
         ),
         "/v1/chat/completions" if is_chat else "/generate",
         fields,
-        has_results and response.confidence >= options.min_confidence,
+        bool(sources) and response.confidence >= options.min_confidence,
     )

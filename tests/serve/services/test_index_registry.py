@@ -82,7 +82,7 @@ def test_index_name_without_cluster_is_an_error(real: Server) -> None:
     for path, body in (("/search", ASKED), ("/explain", {**ASKED, "original_index": 0})):
         answer = real.call("POST", path, body, KEYED)
         assert (answer.status, answer.error["field"]) == (400, "index")
-        assert "start the server with --index or --cluster" in answer.error["message"]
+        assert "start it with --index or --cluster" in answer.error["message"]
 
 
 def test_cached_index_is_searched_by_name(real: Server) -> None:

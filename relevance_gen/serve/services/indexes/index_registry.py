@@ -188,7 +188,8 @@ class IndexRegistry:
                 return self._query_cluster(name, work if may_search else _reject)
         elif not self._served:
             raise errors.InvalidRequestError(
-                "cannot be used: no index is named; start the server with --index or --cluster",
+                "cannot be used: this server has no named indexes; "
+                "start it with --index or --cluster",
                 "index",
             )
         remedy = errors.did_you_mean(name, self.names(client), "GET /indexes lists them")
