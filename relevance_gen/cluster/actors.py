@@ -15,9 +15,9 @@ import relevance_gen
 from relevance_gen.cluster.connection import check_connected
 from relevance_gen.errors import ClusterError, TimedOutError
 
-START_S: Final = 600.0
+START_TIMEOUT_S: Final = 600.0
 """Seconds within which an actor must start, even if hundreds of others start at the same time."""
-SILENT_S: Final = 6.0
+SILENCE_TIMEOUT_S: Final = 6.0
 """Seconds without a ping response after which a process is considered hung or disconnected. A
 process that pauses while its virtual machine is migrated is silent for less."""
 _N_WAITS: Final = 12
@@ -98,8 +98,8 @@ def get(refs: Any, timeout_s: float | None = None) -> Any:
 def get_from(handle: Any, answer: Any) -> Any:
     """Wait for a response of a started actor while the actor responds to pings, and return it.
 
-    The response is returned, or its error raised, as by `get`. The time limit `SILENT_S` is divided
-    into several short waits, and the completed waits are counted. Therefore, if this process is
+    The response is returned, or its error raised, as by `get`. `SILENCE_TIMEOUT_S` is divided into
+    several short waits, and the completed waits are counted. Therefore, if this process is
     suspended, the time of the suspension counts as at most one wait.
 
     Args:
@@ -107,11 +107,11 @@ def get_from(handle: Any, answer: Any) -> Any:
         answer: the reference of the response.
 
     Raises:
-        SilentError: a ping was not answered for `SILENT_S` seconds.
+        SilentError: a ping was not answered for `SILENCE_TIMEOUT_S` seconds.
         ClusterError: the connection to the cluster was closed meanwhile.
         Exception: the exception that the actor raised.
     """
-    wait_s = SILENT_S / _N_WAITS
+    wait_s = SILENCE_TIMEOUT_S / _N_WAITS
     while not ray.wait([answer], timeout=wait_s, fetch_local=False)[0]:
         check_connected()
         ping = handle.ping.remote()
@@ -119,7 +119,9 @@ def get_from(handle: Any, answer: Any) -> Any:
             if ray.wait([answer, ping], timeout=wait_s, fetch_local=False)[0]:
                 break
         else:
-            raise SilentError(f"a process of the cluster has not answered for {SILENT_S:g} seconds")
+            raise SilentError(
+                f"a process of the cluster has not answered for {SILENCE_TIMEOUT_S:g} seconds"
+            )
     return get(answer)
 
 

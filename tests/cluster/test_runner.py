@@ -200,7 +200,7 @@ def test_unresponsive_runner_is_replaced(
     single: ClusterRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A runner with a stopped process is replaced, and its requests with streamed text fail."""
-    monkeypatch.setattr(actors, "SILENT_S", 2.0)
+    monkeypatch.setattr(actors, "SILENCE_TIMEOUT_S", 2.0)
     shown = threading.Event()
     stream = single.submit({"text": "tell", "max_tokens": 900}, on_text=lambda *_: shown.set())
     assert shown.wait(60)

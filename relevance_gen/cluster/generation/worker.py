@@ -17,7 +17,7 @@ import ray
 from attrs import evolve, frozen
 from ray.exceptions import RayActorError
 
-from relevance_gen.cluster.actors import START_S, Actor, SilentError, check, get_from, start
+from relevance_gen.cluster.actors import START_TIMEOUT_S, Actor, SilentError, check, get_from, start
 from relevance_gen.cluster.connection import NAMESPACE, check_connected
 from relevance_gen.cluster.generation.mailbox import Delivery, Mailbox
 from relevance_gen.cluster.placing import Node
@@ -207,7 +207,8 @@ class ClusterWorker(Worker):
             ) from None
         except RayActorError:
             raise GenerationError(f"a runner on node {self.node_id} died") from None
-        except (Exception, SystemExit):  # what Ray raises during and after its shutdown
+        except (Exception, SystemExit):
+            # Ray raises these types during and after its shutdown.
             check_connected()
             raise
         finally:
@@ -248,7 +249,7 @@ class ClusterWorker(Worker):
             args = spec.load, spec.prefix_cache_bytes, spec.description, name is not None
             try:
                 self._actor = start(RunnerActor, node.id, *args, **options)
-                self.node_id = check(self._actor, START_S)
+                self.node_id = check(self._actor, START_TIMEOUT_S)
                 loaded: LoadedModel = get_from(self._actor, self._actor.wait_loaded.remote())
             except (RayActorError, SilentError):
                 ray.kill(self._actor)

@@ -11,7 +11,15 @@ from typing import Any, BinaryIO, Final
 import ray
 from attrs import frozen
 
-from relevance_gen.cluster.actors import SILENT_S, START_S, Actor, check, get_from, own_node, start
+from relevance_gen.cluster.actors import (
+    SILENCE_TIMEOUT_S,
+    START_TIMEOUT_S,
+    Actor,
+    check,
+    get_from,
+    own_node,
+    start,
+)
 from relevance_gen.cluster.connection import NAMESPACE
 from relevance_gen.cluster.search.temporary import hold
 from relevance_gen.errors import ClusterError, UnknownIndexError
@@ -79,7 +87,7 @@ def register(name: str, named: NamedLocation) -> None:
     """
     options = {"name": _ACTOR_NAME, "namespace": NAMESPACE, "lifetime": "detached"}
     registry = start(NameRegistry, own_node(), get_if_exists=True, max_restarts=-1, **options)
-    check(registry, START_S)
+    check(registry, START_TIMEOUT_S)
     if not get_from(registry, registry.register.remote(name, named)):
         message = f"another index of the cluster has the name {name!r}"
         raise ClusterError(f"{message}; close it, or choose another name")
@@ -95,7 +103,7 @@ def find(name: str) -> NamedLocation:
     registry = _registry()
     named = None
     if registry is not None:
-        check(registry, SILENT_S)
+        check(registry, SILENCE_TIMEOUT_S)
         named = get_from(registry, registry.find.remote(name))
     if named is None:
         raise UnknownIndexError(f"no index of the cluster has the name {name!r}")

@@ -27,7 +27,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from relevance_gen.cluster.actors import START_S, check_versions, start
+from relevance_gen.cluster.actors import START_TIMEOUT_S, check_versions, start
 from relevance_gen.cluster.connection import NAMESPACE, check_connected
 from relevance_gen.cluster.placing import living_nodes
 from relevance_gen.cluster.search.searcher import (
@@ -397,11 +397,11 @@ class SearcherPool:
         a time, and repeats this until at least one searcher is ready.
 
         Raises:
-            ClusterError: no searcher was ready after `START_S` seconds, or a searcher has other
-                versions than this process. The time is checked only between two waits, so it can
-                exceed the limit by one wait.
+            ClusterError: no searcher was ready after `START_TIMEOUT_S` seconds, or a searcher has
+                other versions than this process. The time is checked only between two waits, so it
+                can exceed the limit by one wait.
         """
-        deadline_s = time.monotonic() + START_S
+        deadline_s = time.monotonic() + START_TIMEOUT_S
         while not self._searchers:
             if time.monotonic() > deadline_s:
                 raise ClusterError("no node of the cluster can run relevance_gen")
