@@ -544,7 +544,7 @@ class ChunkIndex(MutableIndex):
                 "build it again, or pass none",
             )
             raise InvalidRequestError(rule, "encoder", remedy=remedy)
-        return opened([saved], counter, encoder)
+        return _opened(saved, counter, encoder)
 
 
 def _segments_of(
@@ -587,28 +587,37 @@ def _segments_of(
 
 
 def _unpickled(content: bytes, counter: TokenCounter, encoder: TextEncoder | None) -> ChunkIndex:
-    return opened([storage.from_bytes(content)], counter, encoder)
+    return _opened(storage.from_bytes(content), counter, encoder)
 
 
-def opened(
-    parts: Sequence[storage.SavedIndex], counter: TokenCounter, encoder: TextEncoder | None = None
+def _opened(
+    saved: storage.SavedIndex, counter: TokenCounter, encoder: TextEncoder | None
 ) -> ChunkIndex:
-    """Return one index of all chunks in several saved indexes, each chunk at its saved position.
+    segment = saved.segment if encoder is not None else evolve(saved.segment, passages=None)
+    return index_of_segments(
+        [segment], saved.weighting, saved.n_positions, saved.n_context_tokens, counter, encoder
+    )
+
+
+def index_of_segments(
+    segments: Sequence[Segment],
+    weighting: WeightingName,
+    n_positions: int,
+    n_tokens: int,
+    counter: TokenCounter,
+    encoder: TextEncoder | None = None,
+) -> ChunkIndex:
+    """Return an index of all chunks in several segments, each chunk at its position.
 
     Args:
-        parts: the saved indexes, at least one, with disjoint positions and the same weighting.
-        counter: counts tokens in the encoding of the saved indexes.
-        encoder: the encoder of the saved vectors; None to discard the vectors.
+        segments: the segments, with disjoint positions.
+        weighting: as for `ChunkIndex`.
+        n_positions: number of positions assigned so far.
+        n_tokens: number of tokens of all chunks.
+        counter: counts tokens in the encoding of the index.
+        encoder: the encoder of the segments' vectors; None if they have none.
     """
     index = ChunkIndex.__new__(ChunkIndex)
-    segments = [
-        part.segment if encoder is not None else evolve(part.segment, passages=None)
-        for part in parts
-    ]
-    n_positions, n_tokens = (
-        max(part.n_positions for part in parts),
-        sum(part.n_context_tokens for part in parts),
-    )
-    local = LocalSegments(segments, weighting_named(parts[0].weighting))
+    local = LocalSegments(segments, weighting_named(weighting))
     index._keep(_State(local, n_positions, counter, n_tokens), encoder)
     return index

@@ -5,24 +5,19 @@ Each change is a new version, and conflicting changes are retried.
 
 from __future__ import annotations
 
-import itertools
 import random
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
-import numpy as np
 from attrs import evolve, frozen
 
 from relevance_gen.arrays import Offsets
 from relevance_gen.errors import IndexConflictError, IndexFormatError
-from relevance_gen.index.segment import Segment
-from relevance_gen.shards.building import BuiltSegment, merge_segments
 from relevance_gen.shards.manifest import IndexVersion, ShardRecord
-from relevance_gen.shards.object_store import ObjectStore
-from relevance_gen.shards.shard_files import ShardOpener, ShardWriter
-from relevance_gen.shards.version_store import MAX_UNPUBLISHED_S, VersionStore
+from relevance_gen.shards.shard_files import ShardEditor, ShardWriter
+from relevance_gen.shards.version_store import VersionStore
 
 FindInVersion: TypeAlias = Callable[[IndexVersion], Offsets]
 """A function that selects chunks of a version, and returns their ascending positions."""
@@ -34,123 +29,59 @@ _MIN_MERGED_SHARDS: Final = 8
 factor of 8."""
 _SIZE_RATIO: Final = 4
 _MIN_TOKENS: Final = 64
+_MIN_BACKOFF_S: Final = 0.001
 _MAX_BACKOFF_S: Final = 1.0
-
-
-class ShardEditor(Protocol):
-    """Makes new shards from existing shards, in this process or on another machine."""
-
-    def without(self, shard: ShardRecord, positions: Offsets) -> ShardRecord:
-        """Return the record of a new shard without the chunks at `positions`, which `shard` has."""
-
-    def merge(self, shards: Sequence[ShardRecord]) -> ShardRecord:
-        """Return the record of a new shard with the chunks of neighboring shards."""
+_MAX_RETRY_S: Final = 12 * 3600.0
+"""Seconds after which a conflict is not retried: the files of an unpublished change may be removed
+after 24 hours."""
 
 
 @frozen(eq=False)
-class LocalShardEditor:
-    """A `ShardEditor` that reads and writes shards in this process."""
-
-    opener: ShardOpener
-    writer: ShardWriter
-
-    def without(self, shard: ShardRecord, positions: Offsets) -> ShardRecord:
-        """Return the record of a shard without the chunks at `positions`, which the shard has.
-
-        The shard is rewritten if at least one chunk, but fewer than half of the chunks in its file,
-        remain. Otherwise the record refers to the same file.
-        """
-        segment = self._open([shard])[0]
-        chunk_ords = segment.find(positions)
-        texts = [segment.chunks.texts[chunk_ord] for chunk_ord in chunk_ords.tolist()]
-        n_tokens = shard.n_tokens - self.writer.counter.count_all(texts)
-        remaining = segment.without(chunk_ords)
-        n_chunks = remaining.statistics.n_chunks
-        if 0 < 2 * n_chunks < segment.size:
-            return self._write(merge_segments([remaining]), shard.first, shard.stop, n_tokens)
-        removed = np.union1d(shard.removed_positions, positions)
-        changed = evolve(shard, removed=shard.encode_removed(removed), n_tokens=n_tokens)
-        return self.writer.with_statistics(changed, remaining)
-
-    def merge(self, shards: Sequence[ShardRecord]) -> ShardRecord:
-        """Write a shard with the remaining chunks of neighboring shards, and return its record."""
-        merged = merge_segments(self._open(shards))
-        n_tokens = sum(shard.n_tokens for shard in shards)
-        return self._write(merged, shards[0].first, shards[-1].stop, n_tokens)
-
-    def _open(self, shards: Sequence[ShardRecord]) -> list[Segment]:
-        opened = self.opener.open(self.writer.weighting, shards)
-        opened.locks.close()  # a mapped file remains readable after it is removed from the cache
-        return opened.segments
-
-    def _write(self, segment: Segment, first: int, stop: int, n_tokens: int) -> ShardRecord:
-        relative = evolve(segment, positions=segment.positions - first)
-        return self.writer.write(BuiltSegment(relative, stop - first, n_tokens), first)
-
-
 class IndexWriter:
     """Publishes changes of one index.
 
     Safe for several threads, processes and machines at the same time.
     """
 
-    def __init__(self, versions: VersionStore, writer: ShardWriter, editor: ShardEditor) -> None:
-        self._versions = versions
-        self._writer = writer
-        self._editor = editor
+    versions: VersionStore
+    writer: ShardWriter
+    editor: ShardEditor
 
     def create(self, shards: Sequence[ShardRecord]) -> IndexVersion:
         """Publish and return an index of these shards; it replaces an index at the location."""
-        counter = self._writer.counter
-        while True:
-            newest = self._versions.begin()
-            before = newest.version
-            version = IndexVersion(
-                number=1 if before is None else before.number + 1,
-                index_id=secrets.token_hex(8) if before is None else before.index_id,
-                weighting=self._writer.weighting,
-                encoding=counter.name,
-                fingerprint=counter.fingerprint,
-                n_positions=shards[-1].stop,
-                shards=tuple(shards),
-            )
-            try:
-                return self._versions.publish(version, newest)
-            except IndexConflictError:
-                continue
+        counter = self.writer.counter
+        version = IndexVersion(
+            number=1,
+            index_id=secrets.token_hex(8),
+            weighting=self.writer.weighting,
+            encoding=counter.name,
+            fingerprint=counter.fingerprint,
+            n_positions=shards[-1].stop,
+            shards=tuple(shards),
+        )
+        return self._publish(lambda _: version)
 
-    def append(
-        self,
-        write: Callable[[], ShardRecord],
-        find_replaced: FindInVersion | None = None,
-    ) -> range:
+    def append(self, shard: ShardRecord, find_replaced: FindInVersion | None = None) -> range:
         """Add a shard at the end of the index, and return the positions of its chunks in the index.
 
         The same new version also omits the chunks at the positions that `find_replaced` returns.
 
         Args:
-            write: writes the shard with positions from 0, and returns its record; it is called
-                again if its file has become too old.
+            shard: the new shard.
             find_replaced: returns the positions of the chunks to remove from a version, ascending;
                 None removes nothing.
         """
-        shard = write()
-        written_s = time.monotonic()
 
         def add_shard(version: IndexVersion) -> IndexVersion:
-            nonlocal shard, written_s
-            if time.monotonic() - written_s > MAX_UNPUBLISHED_S:
-                shard, written_s = write(), time.monotonic()
             if find_replaced is not None:
                 version = self._without(version, find_replaced(version))
-            first = version.n_positions
-            added = evolve(shard, first=first, stop=first + shard.stop)
+            added = shard.at(version.n_positions)
             shards = [*version.shards, added] if added.n_chunks else version.shards
             return evolve(version, n_positions=added.stop, shards=tuple(shards))
 
         version = self._change(add_shard)
         self._merge_small_shards(version)
-        return range(version.n_positions - shard.stop, version.n_positions)
+        return range(version.n_positions - shard.n_positions, version.n_positions)
 
     def remove(self, find_positions: FindInVersion) -> int:
         """Remove chunks and return their number.
@@ -160,11 +91,11 @@ class IndexWriter:
         """
         n_removed = 0
 
-        def remove_chunks(version: IndexVersion) -> IndexVersion | None:
+        def remove_chunks(version: IndexVersion) -> IndexVersion:
             nonlocal n_removed
             positions = find_positions(version)
             n_removed = positions.size
-            return self._without(version, positions) if n_removed else None
+            return self._without(version, positions) if n_removed else version
 
         self._change(remove_chunks)
         return n_removed
@@ -175,7 +106,7 @@ class IndexWriter:
         for shard in version.shards:
             start, stop = positions.searchsorted((shard.first, shard.stop))
             if start < stop:
-                shard = self._editor.without(shard, positions[start:stop])
+                shard = self.editor.without(shard, positions[start:stop])
             shards.append(shard)
         remaining = [shard for shard in shards if shard.n_chunks] or shards[:1]
         return evolve(version, shards=tuple(remaining))
@@ -184,14 +115,13 @@ class IndexWriter:
         """Merge neighboring shards; return by how many the number of shards has decreased.
 
         A merged shard has at most `MAX_SHARD_TOKENS`. A shard with removed chunks is written again
-        without these chunks, even if it is not merged with another. 0 is returned if the index does
-        not exist.
+        without these chunks, even if it is not merged with another.
+
+        Raises:
+            IndexFormatError: the index does not exist any more.
         """
-        version = self._versions.begin().version
-        if version is None:
-            return 0
         n_merged = 0
-        for group in _groups(version.shards):
+        for group in _groups(self.versions.read().shards):
             is_clean = len(group) == 1 and not group[0].removed
             if not is_clean and self._replace(group):
                 n_merged += len(group) - 1
@@ -199,17 +129,16 @@ class IndexWriter:
 
     def _merge_small_shards(self, version: IndexVersion) -> None:
         """Merge the last shards of a version if `_MIN_MERGED_SHARDS` or more have similar sizes."""
-        start = len(version.shards)
+        small: list[ShardRecord] = []
         n_tokens = 0
         for shard in reversed(version.shards):
-            is_similar = shard.n_tokens <= _SIZE_RATIO * n_tokens + _MIN_TOKENS
-            is_last = start == len(version.shards)
-            if not (is_last or is_similar) or n_tokens + shard.n_tokens > MAX_SHARD_TOKENS:
+            is_larger = shard.n_tokens > _SIZE_RATIO * n_tokens + _MIN_TOKENS
+            if (small and is_larger) or n_tokens + shard.n_tokens > MAX_SHARD_TOKENS:
                 break
-            start -= 1
+            small.insert(0, shard)
             n_tokens += shard.n_tokens
-        if len(version.shards) - start >= _MIN_MERGED_SHARDS:
-            self._replace(version.shards[start:])
+        if len(small) >= _MIN_MERGED_SHARDS:
+            self._replace(small)
 
     def _replace(self, shards: Sequence[ShardRecord]) -> bool:
         """Replace neighboring shards by one merged shard, and return whether it was published.
@@ -217,63 +146,70 @@ class IndexWriter:
         The merged shard is not published if another writer has changed a shard meanwhile.
         """
         try:
-            merged = self._editor.merge(shards)
+            merged = self.editor.merge(shards)
         except FileNotFoundError:  # another writer has replaced them
             return False
-        is_published = False
 
-        def replace_shards(version: IndexVersion) -> IndexVersion | None:
-            nonlocal is_published
-            is_published = shards[0] in version.shards
-            start = version.shards.index(shards[0]) if is_published else 0
+        def replace_shards(version: IndexVersion) -> IndexVersion:
+            replaced = list(version.shards)
+            start = replaced.index(shards[0]) if shards[0] in replaced else 0
             stop = start + len(shards)
-            is_published = is_published and version.shards[start:stop] == tuple(shards)
-            if not is_published:
-                return None
-            replaced = (*version.shards[:start], merged, *version.shards[stop:])
-            return evolve(version, shards=replaced)
+            if replaced[start:stop] != list(shards):
+                return version
+            replaced[start:stop] = [merged]
+            return evolve(version, shards=tuple(replaced))
 
-        self._change(replace_shards)
+        is_published = merged in self._change(replace_shards).shards
         if not is_published:
-            ObjectStore(self._versions.location).remove([merged.file.name])
+            self.versions.files.remove([merged.file.name])
         return is_published
 
-    def _change(self, make: Callable[[IndexVersion], IndexVersion | None]) -> IndexVersion:
-        """Publish a changed version, and return it; retry after a conflict with another writer.
+    def _change(self, make: Callable[[IndexVersion], IndexVersion]) -> IndexVersion:
+        """Publish a changed version of the index, and return it.
 
         Args:
-            make: returns the changed version of the newest version; None to publish nothing, and
-                return the newest version. Called for each attempt.
+            make: as for `_publish`.
 
         Raises:
             IndexFormatError: the index does not exist any more.
             IndexConflictError: the index was replaced by an index with another weighting or
                 encoding.
         """
-        for attempt in itertools.count():
-            newest = self._versions.begin()
-            before = newest.version
-            if before is None:
-                raise IndexFormatError(f"{self._versions.location} holds no saved index any more")
-            self._check_unchanged_settings(before)
-            version = make(before)
-            if version is None:
-                return before
-            try:
-                return self._versions.publish(evolve(version, number=before.number + 1), newest)
-            except IndexConflictError:
-                limit_s = min(0.001 * 2**attempt, _MAX_BACKOFF_S)
-                time.sleep(random.uniform(0.0, limit_s))  # noqa: S311
-        raise AssertionError("unreachable")
+        return self._publish(lambda version: make(self._check(version)))
 
-    def _check_unchanged_settings(self, version: IndexVersion) -> None:
-        writer = self._writer
-        current = (version.weighting, version.fingerprint)
-        if current != (writer.weighting, writer.counter.fingerprint):
+    def _check(self, version: IndexVersion | None) -> IndexVersion:
+        location = self.versions.location
+        if version is None:
+            raise IndexFormatError(f"{location} holds no saved index any more")
+        settings = (self.writer.weighting, self.writer.counter.fingerprint)
+        if settings != (version.weighting, version.fingerprint):
             raise IndexConflictError(
-                f"{self._versions.location} was replaced by an index with another weighting or "
-                "encoding; open it again"
+                f"{location} was replaced by an index with another weighting or encoding; "
+                "open it again"
             )
+        return version
+
+    def _publish(self, make: Callable[[IndexVersion | None], IndexVersion]) -> IndexVersion:
+        """Publish a version, and return it; retry after a conflict with another writer.
+
+        Args:
+            make: returns the new version, given the newest version (None without an index); or the
+                newest version, to publish nothing. Called for each attempt.
+        """
+        deadline_s = time.monotonic() + _MAX_RETRY_S
+        max_pause_s = _MIN_BACKOFF_S
+        while True:
+            newest = self.versions.begin()
+            version = make(newest.version)
+            if version is newest.version:
+                return version
+            try:
+                return self.versions.publish(version, newest)
+            except IndexConflictError:
+                if time.monotonic() > deadline_s:
+                    raise
+            time.sleep(random.uniform(0.0, max_pause_s))  # noqa: S311
+            max_pause_s = min(2 * max_pause_s, _MAX_BACKOFF_S)
 
 
 def copy_version(source: VersionStore, version: IndexVersion, location: str) -> IndexVersion:
@@ -294,10 +230,7 @@ def copy_version(source: VersionStore, version: IndexVersion, location: str) -> 
             content = source.files.read_all(name)
             file.check(content)
             target.files.write(name, content)
-    number = 1 if newest.version is None else newest.version.number + 1
-    index_id = version.index_id if newest.version is None else newest.version.index_id
-    copy = evolve(version, number=number, index_id=index_id, replaced={})
-    return target.publish(copy, newest)
+    return target.publish(version, newest)
 
 
 def _groups(shards: Sequence[ShardRecord]) -> list[list[ShardRecord]]:

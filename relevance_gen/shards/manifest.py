@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-from attrs import asdict, field, frozen
+from attrs import asdict, evolve, field, frozen
 
 from relevance_gen import checks, wire
 from relevance_gen.arrays import Offsets
@@ -116,6 +116,10 @@ class ShardRecord:
             english_margin=self.english_margin,
             n_chunks_with_title=self.n_chunks_with_title,
         )
+
+    def at(self, first: int) -> ShardRecord:
+        """Return the record of this shard at the positions from `first`."""
+        return evolve(self, first=first, stop=first + self.n_positions)
 
     @property
     def n_positions(self) -> int:

@@ -1,21 +1,32 @@
-"""Write shards and their statistics to files, and open them again."""
+"""Build, write, open and change shards.
+
+A shard is a file with a part of an index, and a file with those statistics that are arrays.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from attrs import evolve, frozen
 
+from relevance_gen import forks
+from relevance_gen.arrays import Offsets, batch_slices
 from relevance_gen.errors import IndexFormatError, IndexUnavailableError, pluralize
 from relevance_gen.index import storage
+from relevance_gen.index.builder import build, merge
+from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment, Statistics
+from relevance_gen.index.spill import Spill
 from relevance_gen.retrieval.weighting import weighting_named
-from relevance_gen.shards.building import BuiltSegment
 from relevance_gen.shards.manifest import IndexVersion, ShardRecord, StoredFile, new_name
 from relevance_gen.shards.object_store import ObjectStore
 from relevance_gen.shards.shard_cache import ShardCache
@@ -29,12 +40,100 @@ except ModuleNotFoundError:  # Windows has no such limit
 else:
     HAS_LIMITS = True
 
+CHUNKS_PER_BATCH: Final = 256
+"""Number of chunks in a batch."""
+_BLOCK_BYTES: Final = 16 << 20
+"""Size of the texts, titles and metadata that are indexed together; indexing takes about five times
+that memory."""
+_MAX_POSTINGS_IN_MEMORY: Final = 1 << 22
+"""Maximum postings of segments that are merged in memory: about 30 MiB of text."""
 _FILES_PER_SHARD: Final = 2
 """Files that this process opens for each shard: a locked file and a memory-mapped file."""
 _SPARE_FILES: Final = 256
 """Files that this process must be able to open in addition, for example for connections."""
 _ARRAYS: Final = ("ids", "df", "titles", "title_df")
 """The arrays of `Statistics`."""
+
+# ── Building ──
+
+
+def batches_of(chunks: Chunks, chunk_ords: Offsets | None = None) -> Iterator[Chunks]:
+    """Yield chunks in batches: all chunks, or the chunks with the ordinals `chunk_ords`."""
+    if chunk_ords is None:
+        chunk_ords = np.arange(len(chunks.texts))
+    for batch in batch_slices(chunk_ords.size, CHUNKS_PER_BATCH):
+        yield chunks.take(chunk_ords[batch].tolist())
+
+
+def _build_segment(batches: Iterable[Chunks]) -> Segment:
+    """Build and return one segment of all chunks that are not blank, with positions from 0.
+
+    The chunks are indexed in blocks of about `_BLOCK_BYTES` of texts, titles and metadata. If there
+    is more than one block, each block is written to a temporary file and all blocks are merged at
+    the end. The merged segment is memory-mapped from an unnamed file.
+
+    Args:
+        batches: the chunks, in the order of their positions.
+    """
+    remaining = iter(batches)
+    n_read = 0
+    with closing(Spill(Path(tempfile.gettempdir()))) as spill:
+        while True:
+            block, is_last = _next_block(remaining)
+            chunks, chunk_ords = block.without_blank()
+            segment = build(chunks, n_read + chunk_ords)
+            if is_last and not n_read:
+                return segment
+            n_read += len(block.texts)
+            spill.add_with_chunks(segment)
+            if is_last:
+                return spill.open_mapped()
+            del block, chunks, segment  # free their memory before the next block is read
+
+
+def _next_block(batches: Iterator[Chunks]) -> tuple[Chunks, bool]:
+    """Return the chunks of the next block, and whether it is the last block.
+
+    Batches are added until the block has `_BLOCK_BYTES` or more. The block is the last, and can be
+    empty, if `batches` ends before that.
+    """
+    block: list[Chunks] = []
+    n_bytes = 0
+    for batch in batches:
+        block.append(batch)
+        n_bytes += sum(map(sys.getsizeof, batch.texts))
+        n_bytes += sum(map(sys.getsizeof, batch.titles.values()))
+        n_bytes += len(repr(dict(batch.metadata)))
+        if n_bytes >= _BLOCK_BYTES:
+            return Chunks.concat(block), False
+    return Chunks.concat(block), True
+
+
+def _merge_segments(segments: Sequence[Segment]) -> Segment:
+    """Return one segment with the chunks of several segments, without removed chunks.
+
+    The positions must ascend from segment to segment. Many postings are merged in temporary files.
+    """
+    is_single = len(segments) == 1 and segments[0].postings.live is None
+    n_postings = sum(segment.postings.chunk.size for segment in segments)
+    if is_single or n_postings <= _MAX_POSTINGS_IN_MEMORY:
+        return merge(segments)
+    with closing(Spill(Path(tempfile.gettempdir()))) as spill:
+        for segment in segments:
+            spill.add_with_chunks(_without_removed(segment))
+        return spill.open_mapped()
+
+
+def _without_removed(segment: Segment) -> Segment:
+    """Return the segment rebuilt without its removed chunks; other chunks keep their positions."""
+    if segment.postings.live is None:
+        return segment
+    chunk_ords = np.flatnonzero(segment.live)
+    built = _build_segment(batches_of(segment.chunks, chunk_ords))
+    return evolve(built, positions=segment.positions[chunk_ords])
+
+
+# ── Writing ──
 
 
 @frozen(eq=False)
@@ -49,60 +148,85 @@ class ShardWriter:
     weighting: WeightingName
     counter: TokenCounter
 
-    def write(self, built: BuiltSegment, first: int) -> ShardRecord:
-        """Write a shard, whose first position in the index is `first`, and return its record.
+    def build(self, batches: Iterable[Chunks]) -> ShardRecord:
+        """Build a shard of chunks, write it, and return its record, with positions from 0.
 
         Raises:
             InvalidRequestError: metadata is not JSON.
             OSError: the file cannot be written.
         """
-        counter = self.counter
-        saved = storage.SavedIndex(
-            segment=built.segment,
-            weighting=self.weighting,
-            encoding=counter.name,
-            fingerprint=counter.fingerprint,
-            encoder=None,
-            n_positions=built.n_positions,
-            n_context_tokens=built.n_tokens,
-        )
-        name = new_name("shard")
-        if "://" in self.location:
-            content = storage.to_bytes(saved)
-            ObjectStore(self.location).write(name, content)
-            return self._record(StoredFile.of(name, content), saved, first)
-        path = Path(self.location, name)
-        storage.write(path, saved)
-        file = StoredFile.of(name, np.memmap(path, np.uint8, "r").data)
-        return self._record(file, saved, first)
+        n_positions = n_tokens = 0
 
-    def write_file(self, path: Path, first: int) -> ShardRecord:
-        """Copy a file that `ChunkIndex` saved to a new shard, and return the shard's record.
+        def counted() -> Iterator[Chunks]:
+            nonlocal n_positions, n_tokens
+            for batch in batches:
+                n_positions += len(batch.texts)
+                n_tokens += self.counter.count_all(batch.texts)
+                yield batch
+
+        segment = _build_segment(counted())
+        return self.write(segment, 0, n_positions, n_tokens)
+
+    def write(
+        self,
+        segment: Segment,
+        first: int,
+        stop: int,
+        n_tokens: int,
+    ) -> ShardRecord:
+        """Write a shard with the positions from `first` to `stop`, and return its record.
 
         Args:
-            path: the file.
-            first: position in the index of the shard's first chunk.
+            segment: the chunks, with their positions in the index.
+            first: position of the shard's first chunk.
+            stop: position after the shard's last chunk.
+            n_tokens: number of tokens of the chunks.
+
+        Raises:
+            InvalidRequestError: metadata is not JSON.
+            OSError: the file cannot be written.
+        """
+        saved = storage.SavedIndex(
+            segment=evolve(segment, positions=segment.positions - first),
+            weighting=self.weighting,
+            encoding=self.counter.name,
+            fingerprint=self.counter.fingerprint,
+            encoder=None,
+            n_positions=stop - first,
+            n_context_tokens=n_tokens,
+        )
+        return self.store(partial(storage.write, index=saved)).at(first)
+
+    def store(self, write: Callable[[Path], object]) -> ShardRecord:
+        """Write a shard with `write`, and return its record, with positions from 0.
+
+        Args:
+            write: writes a saved index to a new file at the given path.
         """
         name = new_name("shard")
-        ObjectStore(self.location).upload(path, name)
-        file = StoredFile.of(name, np.memmap(path, np.uint8, "r").data)
-        return self._record(file, storage.read(path, check=False), first)
+        if "://" not in self.location:
+            path = Path(self.location, name)
+            write(path)
+            return self._record(path)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, name)
+            write(path)
+            ObjectStore(self.location).upload(path, name)
+            return self._record(path)
 
-    def _record(self, file: StoredFile, saved: storage.SavedIndex, first: int) -> ShardRecord:
-        record = ShardRecord(
-            file=file,
-            first=first,
-            stop=first + saved.n_positions,
+    def _record(self, path: Path) -> ShardRecord:
+        saved = storage.read(path, check=False)
+        content = np.memmap(path, np.uint8, "r")
+        return ShardRecord(
+            file=StoredFile.of(path.name, content.data),
+            first=0,
+            stop=saved.n_positions,
             n_tokens=saved.n_context_tokens,
-            n_chunks=0,
-            norm_sum="0",
-            english_margin=0,
-            n_chunks_with_title=0,
+            **self.statistics_fields(saved.segment),
         )
-        return self.with_statistics(record, saved.segment)
 
-    def with_statistics(self, record: ShardRecord, segment: Segment) -> ShardRecord:
-        """Return a shard's record with the statistics of the chunks of `segment` that remain.
+    def statistics_fields(self, segment: Segment) -> dict[str, Any]:
+        """Return the fields of a shard's record that describe the chunks of `segment` that remain.
 
         The arrays of the statistics, if any, are written to a new file.
         """
@@ -112,17 +236,18 @@ class ShardWriter:
         if any(array.size for array in arrays.values()):
             content = io.BytesIO()
             np.savez(content, **arrays)
-            name = new_name("statistics")
-            ObjectStore(self.location).write(name, content.getvalue())
-            statistics_file = StoredFile.of(name, content.getvalue())
-        return evolve(
-            record,
-            n_chunks=statistics.n_chunks,
-            norm_sum=f"{statistics.norm_sum:x}",
-            english_margin=statistics.english_margin,
-            n_chunks_with_title=statistics.n_chunks_with_title,
-            statistics_file=statistics_file,
-        )
+            statistics_file = StoredFile.of(new_name("statistics"), content.getvalue())
+            ObjectStore(self.location).write(statistics_file.name, content.getvalue())
+        return {
+            "n_chunks": statistics.n_chunks,
+            "norm_sum": f"{statistics.norm_sum:x}",
+            "english_margin": statistics.english_margin,
+            "n_chunks_with_title": statistics.n_chunks_with_title,
+            "statistics_file": statistics_file,
+        }
+
+
+# ── Opening ──
 
 
 @frozen(eq=False)
@@ -136,12 +261,12 @@ class OpenedShards:
             segments.
     """
 
-    segments: list[Segment]  # at their positions in the index, without removed chunks
+    segments: list[Segment]
     locks: ExitStack
 
 
 class ShardOpener:
-    """Opens the shards of an index. A file that is open already is not read again.
+    """Opens the shards of an index. A file that is open already is not read again. Thread-safe.
 
     Args:
         location: a path or an address, as `as_address` returns it.
@@ -154,6 +279,12 @@ class ShardOpener:
         self._cache = cache if "://" in location else None
         self._files: dict[str, Segment] = {}
         self._segments: dict[ShardRecord, Segment] = {}
+        self._lock = threading.Lock()
+        forks.register(self)
+
+    def renew_after_fork(self) -> None:
+        """Create the lock again, which a thread of the parent process may hold."""
+        self._lock = threading.Lock()
 
     def open(self, weighting: WeightingName, shards: Sequence[ShardRecord]) -> OpenedShards:
         """Open shards of one version, and return their segments in order.
@@ -165,7 +296,7 @@ class ShardOpener:
                 longer retained.
         """
         files = [shard.file for shard in shards]
-        with ExitStack() as stack:
+        with self._lock, ExitStack() as stack:
             paths: Mapping[str, Path] = {}
             is_local = "://" not in self._location
             if is_local or self._cache is not None:
@@ -185,9 +316,10 @@ class ShardOpener:
     def keep_only(self, shards: Collection[ShardRecord]) -> None:
         """Release all open shards except these; memory is freed when no search uses the shards."""
         names = {shard.file.name for shard in shards}
-        self._files = {name: file for name, file in self._files.items() if name in names}
         kept = set(shards)
-        self._segments = {shard: one for shard, one in self._segments.items() if shard in kept}
+        with self._lock:
+            self._files = {name: file for name, file in self._files.items() if name in names}
+            self._segments = {shard: one for shard, one in self._segments.items() if shard in kept}
 
     def _open_file(
         self, weighting: WeightingName, shard: ShardRecord, path: Path | None
@@ -249,3 +381,57 @@ def check_open_files(n_shards: int) -> None:
         needs = f"its {pluralize(n_shards, 'shard')} take {_FILES_PER_SHARD} open files each"
         remedy = "raise the limit with `ulimit -n`, or compact the index"
         raise IndexUnavailableError(f"{needs}, and this process may open {n_free:,} more; {remedy}")
+
+
+# ── Changing ──
+
+
+class ShardEditor(Protocol):
+    """Makes new shards from existing shards, in this process or on another machine."""
+
+    def without(self, shard: ShardRecord, positions: Offsets) -> ShardRecord:
+        """Return the record of a new shard without the chunks at `positions`, which `shard` has."""
+
+    def merge(self, shards: Sequence[ShardRecord]) -> ShardRecord:
+        """Return the record of a new shard with the chunks of neighboring shards."""
+
+
+@frozen(eq=False)
+class LocalShardEditor:
+    """A `ShardEditor` that reads and writes shards in this process."""
+
+    opener: ShardOpener
+    writer: ShardWriter
+
+    def without(self, shard: ShardRecord, positions: Offsets) -> ShardRecord:
+        """Return the record of a shard without the chunks at `positions`, which the shard has.
+
+        The shard is rewritten if at least one chunk, but fewer than half of the chunks in its file,
+        remain. Otherwise the record refers to the same file.
+        """
+        (segment,) = self._open([shard])
+        chunk_ords = segment.find(positions)
+        texts = [segment.chunks.texts[chunk_ord] for chunk_ord in chunk_ords.tolist()]
+        n_tokens = shard.n_tokens - self.writer.counter.count_all(texts)
+        remaining = segment.without(chunk_ords)
+        if 0 < 2 * remaining.statistics.n_chunks < segment.size:
+            rewritten = _merge_segments([remaining])
+            return self.writer.write(rewritten, shard.first, shard.stop, n_tokens)
+        removed = np.union1d(shard.removed_positions, positions)
+        return evolve(
+            shard,
+            removed=shard.encode_removed(removed),
+            n_tokens=n_tokens,
+            **self.writer.statistics_fields(remaining),
+        )
+
+    def merge(self, shards: Sequence[ShardRecord]) -> ShardRecord:
+        """Write a shard with the remaining chunks of neighboring shards, and return its record."""
+        merged = _merge_segments(self._open(shards))
+        first, stop = shards[0].first, shards[-1].stop
+        return self.writer.write(merged, first, stop, sum(shard.n_tokens for shard in shards))
+
+    def _open(self, shards: Sequence[ShardRecord]) -> list[Segment]:
+        opened = self.opener.open(self.writer.weighting, shards)
+        opened.locks.close()  # a mapped file remains readable after it is removed from the cache
+        return opened.segments

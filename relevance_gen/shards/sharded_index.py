@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from os import PathLike
-from pathlib import Path
 from typing import Any, Self, TypeVar
-
-from attrs import frozen
 
 from relevance_gen import forks
 from relevance_gen.arrays import Offsets
-from relevance_gen.index import storage
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.records.sources import Source
-from relevance_gen.retrieval.chunk_index import ChunkIndex, opened
+from relevance_gen.retrieval.chunk_index import ChunkIndex, index_of_segments
 from relevance_gen.retrieval.mutable_index import MutableIndex
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.ports import Segments
 from relevance_gen.retrieval.positions import FindPositions
 from relevance_gen.retrieval.weighting import weighting_named
-from relevance_gen.shards.building import batches_of, build_segment
-from relevance_gen.shards.changes import IndexWriter, LocalShardEditor
-from relevance_gen.shards.manifest import IndexVersion
+from relevance_gen.shards.changes import IndexWriter
+from relevance_gen.shards.manifest import IndexVersion, ShardRecord
 from relevance_gen.shards.object_store import as_address
 from relevance_gen.shards.shard_cache import ShardCache
-from relevance_gen.shards.shard_files import ShardOpener, ShardWriter
+from relevance_gen.shards.shard_files import (
+    LocalShardEditor,
+    ShardOpener,
+    ShardWriter,
+    batches_of,
+)
 from relevance_gen.shards.version_store import VersionStore
 from relevance_gen.text.token_counting import (
     Encoding,
@@ -65,12 +63,6 @@ class VersionReader:
         self.versions = VersionStore(self.location)
         self.opener = ShardOpener(self.location, cache)
         self.encoding = encoding
-        self._opening = threading.Lock()
-        forks.register(self)
-
-    def renew_after_fork(self) -> None:
-        """Create the lock again, which a thread of the parent process may hold."""
-        self._opening = threading.Lock()
 
     def counter(self, version: IndexVersion) -> TokenCounter:
         """Return the counter of the encoding in which a version's tokens were counted.
@@ -91,32 +83,13 @@ class VersionReader:
                 longer retained.
         """
         counter = self.counter(version)
-        with self._opening:
-            shards = self.opener.open(version.weighting, version.shards)
-            self.opener.keep_only(version.shards)
-        parts = [
-            storage.SavedIndex(
-                segment=segment,
-                weighting=version.weighting,
-                encoding=version.encoding,
-                fingerprint=version.fingerprint,
-                encoder=None,
-                n_positions=version.n_positions,
-                n_context_tokens=shard.n_tokens,
-            )
-            for segment, shard in zip(shards.segments, version.shards, strict=True)
-        ]
-        index = opened(parts, counter)
+        shards = self.opener.open(version.weighting, version.shards)
+        self.opener.keep_only(version.shards)
+        index = index_of_segments(
+            shards.segments, version.weighting, version.n_positions, version.n_tokens, counter
+        )
         weakref.finalize(index, shards.locks.close)
         return index
-
-
-@frozen(eq=False)
-class _Snapshot:
-    """A version of an index, and the opened `ChunkIndex` of its chunks."""
-
-    version: IndexVersion
-    index: ChunkIndex
 
 
 class ShardedIndex(MutableIndex):
@@ -142,15 +115,14 @@ class ShardedIndex(MutableIndex):
     """
 
     def __init__(self, reader: VersionReader, version: IndexVersion) -> None:
-        counter = reader.counter(version)
-        shard_writer = ShardWriter(reader.location, version.weighting, counter)
-        editor = LocalShardEditor(ShardOpener(reader.location), shard_writer)
+        shard_writer = ShardWriter(reader.location, version.weighting, reader.counter(version))
+        editor = LocalShardEditor(reader.opener, shard_writer)
         self._reader = reader
         self._shard_writer = shard_writer
-        self._counter = counter
         self._writer = IndexWriter(reader.versions, shard_writer, editor)
         self._refreshing = threading.Lock()
-        self._snapshot = _Snapshot(version, reader.open(version))
+        self._version = version
+        self._index = reader.open(version)
         forks.register(self)
 
     def renew_after_fork(self) -> None:
@@ -218,8 +190,7 @@ class ShardedIndex(MutableIndex):
         )
         reader.versions.files.make_folder()
         reader.versions.begin()  # refuse another program's file before the index is built
-        with _built_file(shard_writer, source, encoding, options) as path:
-            shard = shard_writer.write_file(path, 0)
+        shard = _build_shard(shard_writer, source, encoding, options)
         editor = LocalShardEditor(reader.opener, shard_writer)
         return cls(reader, IndexWriter(reader.versions, shard_writer, editor).create([shard]))
 
@@ -228,12 +199,12 @@ class ShardedIndex(MutableIndex):
     @property
     def version(self) -> int:
         """The number of the version that is searched."""
-        return self._snapshot.version.number
+        return self._version.number
 
     @property
     def n_shards(self) -> int:
         """Number of shards."""
-        return len(self._snapshot.version.shards)
+        return len(self._version.shards)
 
     def refresh(self) -> bool:
         """Open the newest version; return True if it was opened, False if it was open already.
@@ -249,14 +220,15 @@ class ShardedIndex(MutableIndex):
         with self._refreshing:
             while True:
                 version = self._reader.versions.read()
-                if not version.replaces(self._snapshot.version):
+                if not version.replaces(self._version):
                     return False
                 try:
-                    self._snapshot = _Snapshot(version, self._reader.open(version))
+                    self._index = self._reader.open(version)
                 except FileNotFoundError:
                     if self._reader.versions.read() == version:
                         raise
                 else:
+                    self._version = version
                     return True
 
     def answer_all(
@@ -270,27 +242,27 @@ class ShardedIndex(MutableIndex):
 
         `allow_partial` has no effect, because all chunks of a version can be searched.
         """
-        return self._snapshot.index.answer_all(searches, models, allow_partial=allow_partial)
+        return self._index.answer_all(searches, models, allow_partial=allow_partial)
 
     def _read(self, work: Callable[[int, Segments], T]) -> T:
-        return self._snapshot.index._read(work)
+        return self._index._read(work)
 
     def __len__(self) -> int:
-        return len(self._snapshot.index)
+        return len(self._index)
 
     def __contains__(self, chunk: object) -> bool:
-        return chunk in self._snapshot.index
+        return chunk in self._index
 
     def __iter__(self) -> Iterator[Chunk]:
-        return iter(self._snapshot.index)
+        return iter(self._index)
 
     @property
     def nbytes(self) -> int:
         """Memory of texts, arrays and caches in bytes, without metadata."""
-        return self._snapshot.index.nbytes
+        return self._index.nbytes
 
     def __repr__(self) -> str:
-        version = self._snapshot.version
+        version = self._version
         return (
             f"<ShardedIndex of {version.n_chunks:,} chunks in {len(version.shards)} shards, "
             f"version {version.number}, {version.weighting} weighting>"
@@ -299,9 +271,9 @@ class ShardedIndex(MutableIndex):
     # ── Changes ──
 
     def _add(self, chunks: Chunks, find_replaced: FindPositions | None = None) -> range:
-        built = build_segment(batches_of(chunks), self._counter)
+        shard = self._shard_writer.build(batches_of(chunks))
         find = None if find_replaced is None else partial(self._find_in, find_replaced)
-        added = self._writer.append(lambda: self._shard_writer.write(built, 0), find)
+        added = self._writer.append(shard, find)
         self.refresh()
         return added
 
@@ -319,8 +291,8 @@ class ShardedIndex(MutableIndex):
             InvalidRequestError: an argument or a chunk is invalid; none was added.
             OSError: the source cannot be read, or the store does not answer.
         """
-        with _built_file(self._shard_writer, source, self._reader.encoding, options) as path:
-            added = self._writer.append(lambda: self._shard_writer.write_file(path, 0))
+        shard = _build_shard(self._shard_writer, source, self._reader.encoding, options)
+        added = self._writer.append(shard)
         self.refresh()
         return added
 
@@ -349,21 +321,18 @@ class ShardedIndex(MutableIndex):
         return n_merged
 
 
-@contextmanager
-def _built_file(
+def _build_shard(
     writer: ShardWriter, source: Source, encoding: Encoding | None, options: dict[str, Any]
-) -> Iterator[Path]:
-    """Build an index with `ChunkIndex.build`, and yield the path of its temporary file.
-
-    The file exists until the context ends.
+) -> ShardRecord:
+    """Build a shard with `ChunkIndex.build`, and return its record.
 
     Args:
-        writer: its weighting is the weighting of the index.
+        writer: writes the shard; its weighting is the weighting of the index.
         source: as for `ChunkIndex.build`.
         encoding: as for `ChunkIndex.build`.
         options: the other keyword arguments of `ChunkIndex.build`.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "built")
-        ChunkIndex.build(source, path, weighting=writer.weighting, encoding=encoding, **options)
-        yield path
+    weighting = writer.weighting
+    return writer.store(
+        partial(ChunkIndex.build, source, weighting=weighting, encoding=encoding, **options)
+    )

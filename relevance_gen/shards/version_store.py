@@ -34,9 +34,6 @@ _RETENTION_S: Final = 3600.0
 which a file is missing reads the newest version."""
 _UNKNOWN_RETENTION_S: Final = 24 * 3600.0
 """Seconds for which files that belong to no version remain: a writer may publish them later."""
-MAX_UNPUBLISHED_S: Final = 600.0
-"""Seconds after which a writer writes its unpublished files again, because they may have been
-removed; far below `_UNKNOWN_RETENTION_S`."""
 _SHORT_RETENTION_S: Final = 60.0
 _MAX_REPLACED_FILES: Final = 1 << 10
 """If more files are replaced, they remain for `_SHORT_RETENTION_S` only: the version file must stay
@@ -117,12 +114,13 @@ class VersionStore:
         """Publish a version as the newest, and remove files that are no longer needed.
 
         Args:
-            version: the new version; its `name` and `replaced` are ignored.
+            version: the new version; its `number`, `replaced` and `name` are ignored, and so is
+                `index_id` if it replaces a version.
             newest: the result of `begin` when the change began.
 
         Returns:
-            `version` with the name of its file in `name`, and with the files that remain for
-            readers of earlier versions in `replaced`.
+            `version` with the next number, the name of its file in `name`, and the files that
+            remain for readers of earlier versions in `replaced`.
 
         Raises:
             IndexConflictError: another writer has published a version since `newest` was read.
@@ -130,12 +128,21 @@ class VersionStore:
             OSError: the store does not answer; the version may have been published.
         """
         now_s = time.time()
-        expected = self._replaced_files(version, newest.version, now_s)
+        before = newest.version
+        number = 1
+        expected: dict[str, float] = {}
+        if before is not None:
+            number = before.number + 1
+            version = evolve(version, index_id=before.index_id)
+            newly_replaced = dict.fromkeys([before.name, *before.files], now_s)
+            expected = newly_replaced | before.replaced
+        for needed in expected.keys() & version.files.keys():
+            del expected[needed]
         retained = _retained(expected, now_s)
-        if version.number % _SWEEP_INTERVAL == 0:
+        if number % _SWEEP_INTERVAL == 0:
             retained |= self._unknown_files({*version.files, *expected}, now_s)
-        name = new_version_name(version.number)
-        version = evolve(version, name=name, replaced=retained)
+        name = new_version_name(number)
+        version = evolve(version, number=number, name=name, replaced=retained)
         content = serialize_version(version)
         if len(content) > MAX_SMALL_BYTES:
             rule = f"would have {len(content):,} bytes to name {len(version.shards):,} shards"
@@ -168,25 +175,6 @@ class VersionStore:
                 return self.read()
             raise IndexFormatError(f"{self.location} is incomplete: {name} is missing") from None
         return self._last
-
-    def _replaced_files(
-        self, version: IndexVersion, before: IndexVersion | None, now_s: float
-    ) -> dict[str, float]:
-        """Return the files of earlier versions that a new version does not need.
-
-        Args:
-            version: the new version.
-            before: the version before it; None if there is none.
-            now_s: the current time in seconds since 1970.
-
-        Returns:
-            The time at which each file was replaced, by name.
-        """
-        if before is None:
-            return {}
-        newly_replaced = dict.fromkeys([before.name, *before.files], now_s)
-        replaced = newly_replaced | before.replaced
-        return {name: time_s for name, time_s in replaced.items() if name not in version.files}
 
     def _unknown_files(self, known: set[str], now_s: float) -> dict[str, float]:
         """Return the files of the index that are not in `known`, with a replacement time each.

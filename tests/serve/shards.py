@@ -7,11 +7,15 @@ from typing import Any
 import numpy as np
 
 from relevance_gen.index.records.validation import read_chunks
-from relevance_gen.shards.building import batches_of, build_segment
-from relevance_gen.shards.changes import IndexWriter, LocalShardEditor
+from relevance_gen.shards.changes import IndexWriter
 from relevance_gen.shards.manifest import IndexVersion, ShardRecord
 from relevance_gen.shards.object_store import as_address
-from relevance_gen.shards.shard_files import ShardOpener, ShardWriter
+from relevance_gen.shards.shard_files import (
+    LocalShardEditor,
+    ShardOpener,
+    ShardWriter,
+    batches_of,
+)
 from relevance_gen.shards.version_store import VersionStore
 from relevance_gen.text.token_counting import token_counter
 from relevance_gen.types import WeightingName
@@ -25,8 +29,8 @@ def write_shards(
     checked = read_chunks(chunks)
     shards = []
     for chunk_ords in np.array_split(np.arange(len(chunks)), n_shards):
-        built = build_segment(batches_of(checked, chunk_ords), token_counter())
-        shards.append(writer.write(built, int(chunk_ords[0]) if chunk_ords.size else len(chunks)))
+        first = int(chunk_ords[0]) if chunk_ords.size else len(chunks)
+        shards.append(writer.build(batches_of(checked, chunk_ords)).at(first))
     return shards
 
 

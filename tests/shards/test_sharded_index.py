@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError
 from relevance_gen.errors import IndexConflictError, IndexFormatError
-from relevance_gen.shards import changes
+from relevance_gen.shards import changes, shard_files
 from relevance_gen.shards.manifest import ShardRecord
 from relevance_gen.shards.object_store import ObjectStore
 from relevance_gen.shards.shard_cache import ShardCache
@@ -207,7 +207,7 @@ def test_unchanged_shards_are_not_fetched_again(
 
     monkeypatch.setattr(ObjectStore, "read_all", counting)
     assert reader.refresh()
-    assert read == [reader._snapshot.version.shards[-1].file.name]
+    assert read == [reader._version.shards[-1].file.name]
 
 
 def test_large_removals_rewrite_the_shard(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_large_removals_rewrite_the_shard(tmp_path: Path) -> None:
     index.add(state(1))
 
     def shards() -> tuple[ShardRecord, ...]:
-        return index._snapshot.version.shards
+        return index._version.shards
 
     first, second = shards()
     index.remove([0])
@@ -242,15 +242,15 @@ def test_interrupted_compaction_changes_nothing(
     """A merge whose shards were changed by another writer meanwhile is discarded."""
     save_shards(str(tmp_path), state(0, 8), 4)
     index, other = ShardedIndex.open(tmp_path), ShardedIndex.open(tmp_path)
-    merge = changes.LocalShardEditor.merge
+    merge = shard_files.LocalShardEditor.merge
 
-    def slow_merge(self: changes.LocalShardEditor, shards: Any) -> ShardRecord:
+    def slow_merge(self: shard_files.LocalShardEditor, shards: Any) -> ShardRecord:
         merged = merge(self, shards)
         if len(other) == 8:
             other.remove([0])
         return merged
 
-    monkeypatch.setattr(changes.LocalShardEditor, "merge", slow_merge)
+    monkeypatch.setattr(shard_files.LocalShardEditor, "merge", slow_merge)
     assert index.compact() == 0
     assert len(index) == 7
     assert index.compact() == 3
@@ -324,4 +324,4 @@ def test_membership_compares_the_whole_chunk(tmp_path: Path) -> None:
     assert evolve(chunk, title="other") not in index
     assert "cats" in index
     assert index.nbytes > 0
-    assert np.array_equal(index._snapshot.version.shards[0].removed_positions, [])
+    assert np.array_equal(index._version.shards[0].removed_positions, [])

@@ -156,24 +156,24 @@ def test_unpublished_files_of_others_are_not_removed(
     monkeypatch.setattr(version_store, "_RETENTION_S", 0)
     index = ShardedIndex.build(state(0), location)
     append, other = ShardedIndex.add, ShardedIndex.open(location)
-    writing = index._shard_writer.write
+    build = index._shard_writer.build
 
-    def write_slowly(*args: Any) -> Any:
-        shard = writing(*args)
+    def build_slowly(*args: Any) -> Any:
+        shard = build(*args)
         for number in range(3):
             append(other, [f"cat {number}"])
         return shard
 
-    monkeypatch.setattr(type(index._shard_writer), "write", lambda _, *args: write_slowly(*args))
-    monkeypatch.setattr(other, "_shard_writer", _Plain(writing))
+    monkeypatch.setattr(type(index._shard_writer), "build", lambda _, *args: build_slowly(*args))
+    monkeypatch.setattr(other, "_shard_writer", _Plain(build))
     assert index.add(["late cat"]) == range(7, 8)
     assert index[7].text == "late cat"
     assert ShardedIndex.open(location)[7].text == "late cat"
 
 
 class _Plain:
-    def __init__(self, write: Any) -> None:
-        self.write = write
+    def __init__(self, build: Any) -> None:
+        self.build = build
 
 
 def test_lost_response_and_missing_conditions(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,6 +340,6 @@ def test_unknown_address_is_refused() -> None:
 def test_version_describes_all_files(tmp_path: Path) -> None:
     """A version names every file that it needs and no other."""
     index = ShardedIndex.build([{"text": "cats", "title": "pets"}, "dogs"], tmp_path)
-    version: IndexVersion = index._snapshot.version
+    version: IndexVersion = index._version
     names = names_at(str(tmp_path))
     assert names == {"index.json", ".lock", version.name, *version.files}

@@ -49,11 +49,10 @@ from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.ports import Segments
 from relevance_gen.retrieval.positions import FindPositions
 from relevance_gen.retrieval.weighting import weighting_named
-from relevance_gen.shards.building import batches_of, build_segment
 from relevance_gen.shards.changes import IndexWriter, copy_version
 from relevance_gen.shards.manifest import IndexVersion, ShardRecord
 from relevance_gen.shards.object_store import as_address, in_thread
-from relevance_gen.shards.shard_files import ShardWriter
+from relevance_gen.shards.shard_files import ShardWriter, batches_of
 from relevance_gen.shards.version_store import VersionStore
 from relevance_gen.text.blocks import split_evenly
 from relevance_gen.text.token_counting import (
@@ -315,7 +314,7 @@ class ClusterIndex(MutableIndex):
         shards = []
         first = 0
         for shard in built:
-            shards.append(evolve(shard, first=first, stop=first + shard.stop))
+            shards.append(shard.at(first))
             first = shards[-1].stop
             if not self._versions.files.exists(shard.file.name):
                 raise _not_shared(self._location)
@@ -469,12 +468,11 @@ class ClusterIndex(MutableIndex):
         version = self._refresh().version
         counter = self._counter_of(version)
         shard_writer = ShardWriter(self._location, version.weighting, counter)
-        built = build_segment(batches_of(chunks), counter)
         find = None if find_replaced is None else partial(self._find_in, find_replaced)
 
         def append() -> range:
             writer = self._writer(version.weighting, counter)
-            return writer.append(lambda: shard_writer.write(built, 0), find)
+            return writer.append(shard_writer.build(batches_of(chunks)), find)
 
         return self._change(append)
 

@@ -29,12 +29,15 @@ from relevance_gen.quota import Quota
 from relevance_gen.retrieval.local_segments import LocalSegments
 from relevance_gen.retrieval.segment_scorer import SegmentScorer
 from relevance_gen.retrieval.weighting import weighting_named
-from relevance_gen.shards.building import build_segment
-from relevance_gen.shards.changes import LocalShardEditor
 from relevance_gen.shards.manifest import IndexVersion, ShardRecord
 from relevance_gen.shards.object_store import ObjectStore
 from relevance_gen.shards.shard_cache import ShardCache
-from relevance_gen.shards.shard_files import ShardOpener, ShardWriter, read_statistics
+from relevance_gen.shards.shard_files import (
+    LocalShardEditor,
+    ShardOpener,
+    ShardWriter,
+    read_statistics,
+)
 from relevance_gen.shards.version_store import VersionStore
 
 _SEARCH: Final = "search"
@@ -265,7 +268,7 @@ class ShardSearcher(Actor):
         positions of the shards before it.
         """
         self._used_s = time.monotonic()
-        return writer.write(build_segment(source.batches(), writer.counter), 0)
+        return writer.build(source.batches())
 
     @ray.method(concurrency_group=_BUILD)
     def without(self, writer: ShardWriter, shard: ShardRecord, positions: Offsets) -> ShardRecord:

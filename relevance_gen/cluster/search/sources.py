@@ -34,8 +34,8 @@ from relevance_gen.index.records.files import (
     rows,
 )
 from relevance_gen.index.records.validation import Blank, read_records
-from relevance_gen.shards.building import CHUNKS_PER_BATCH, batches_of
 from relevance_gen.shards.object_store import as_address, file_system
+from relevance_gen.shards.shard_files import CHUNKS_PER_BATCH, batches_of
 from relevance_gen.text.chunking import split
 
 Paths: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]

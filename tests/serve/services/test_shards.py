@@ -215,7 +215,7 @@ def test_unreadable_change_keeps_previous_version(
     save_shards(place, state(0), 2)
     one = looked(searcher(place))
     save_shards(place, state(1), 2)
-    name = ShardedIndex.open(place)._snapshot.version.shards[0].file.name
+    name = ShardedIndex.open(place)._version.shards[0].file.name
     content = ObjectStore(place).read_all(name)
     ObjectStore(place).remove([name])
     assert states(looked(one).searchable()) == {"0"}
@@ -244,7 +244,7 @@ def test_damaged_shard_is_loaded_with_backoff(
     save_shards(place, state(0), 2)
     one = looked(ServedIndex("cats", place, Settings(shard_cache_bytes=room)))
     save_shards(place, state(1), 2)
-    shards = ShardedIndex.open(place)._snapshot.version.shards
+    shards = ShardedIndex.open(place)._version.shards
     whole, name = [shard.file.name for shard in shards]
     content = ObjectStore(place).read_all(name)
     ObjectStore(place).write(name, content[:-1] + bytes([content[-1] ^ 1]))
