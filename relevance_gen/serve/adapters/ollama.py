@@ -281,7 +281,7 @@ class OllamaLines:
         lines = self._line(self._content(calls=calls)) if calls else b""
         return lines + self._line({**self._content(), **self._ending(responses)})
 
-    def whole(self, responses: Responses) -> object:
+    def full_response(self, responses: Responses) -> object:
         """Return the response without a stream."""
         content = self._content()
         if self._ended_by is None:
@@ -368,7 +368,7 @@ def read_chat(
     task = request.load_task()
     if messages:
         task = request.task(generation, "messages", conversation)
-    return task, lines if request.stream else lines.whole
+    return task, lines if request.stream else lines.full_response
 
 
 def read_generate(
@@ -391,7 +391,7 @@ def read_generate(
         turns = {"system": request.system, "user": request.prompt}
         messages = [{"role": role, "content": text} for role, text in turns.items() if text]
         task = request.task(generation, "prompt", request.conversation(messages))
-    return task, lines if request.stream else lines.whole
+    return task, lines if request.stream else lines.full_response
 
 
 def _ended_by(request: OllamaRequest, has_prompt: bool) -> str | None:

@@ -34,7 +34,7 @@ async def health(call: Call) -> web.StreamResponse:
 
     The status is 503 if no runner accepts work, or if the server is shutting down.
     """
-    if call.service.draining:
+    if call.service.is_draining:
         return empty(503, _NO_STORE)
     stats = await call.service.stats()
     return empty(200 if stats.num_total_runners > 0 else 503, _NO_STORE)

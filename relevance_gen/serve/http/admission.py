@@ -14,7 +14,7 @@ from relevance_gen.serve.http.bodies.body import require_json
 from relevance_gen.serve.http.connections.connection import Connection
 from relevance_gen.serve.http.http_errors import ForbiddenError, UnauthorizedError
 from relevance_gen.serve.http.route import Route
-from relevance_gen.serve.http.service import HELD, KEY_ID, POOL, RATE_HEADERS, Service
+from relevance_gen.serve.http.service import KEY_ID, POOL, RATE_HEADERS, RESERVATIONS, Service
 from relevance_gen.serve.settings import Settings
 
 _CHALLENGE = {"WWW-Authenticate": f'ApiKey header="{HEADER}", Bearer'}
@@ -82,7 +82,7 @@ async def admit(service: Service, route: Route, request: web.BaseRequest) -> Non
         MediaTypeError: the type of the body is not JSON.
     """
     needs_pool = route.pool is not None
-    if needs_pool and service.draining:
+    if needs_pool and service.is_draining:
         raise ShuttingDownError
     key_id = None if route.key == "never" else service.identify(request.headers)
     if key_id is not None:
@@ -91,7 +91,7 @@ async def admit(service: Service, route: Route, request: web.BaseRequest) -> Non
             request.protocol.has_key = True
     elif needs_pool:  # health checks are answered regardless of the number of other requests
         refusal = partial(BusyError, "too many requests without a key at once")
-        request[HELD].enter_context(service.anonymous.acquired(refusal=refusal))
+        request[RESERVATIONS].enter_context(service.anonymous.acquired(refusal=refusal))
     if _requires_key(service, route):
         await _check_key(service, request, key_id)
     if route.pool is not None:

@@ -23,10 +23,10 @@ from relevance_gen.serve.http.http_errors import (
 )
 from relevance_gen.serve.http.route import ROUTE, Route, Router
 from relevance_gen.serve.http.service import (
-    HELD,
     KEY_ID,
     RATE_HEADERS,
     REQUEST_ID,
+    RESERVATIONS,
     WRITE_ERROR,
     Service,
 )
@@ -53,7 +53,7 @@ def middleware(service: Service, router: Router) -> Callable[[Handle], Handle]:
     def wrap(handle: Handle) -> Handle:
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
             exchange = Exchange(service, request, router.find(request.rel_url.path_safe))
-            with service.active(), request[HELD]:
+            with service.active(), request[RESERVATIONS]:
                 try:
                     return await exchange.run(handle)
                 finally:
@@ -83,7 +83,7 @@ class Exchange:
         if not _REQUEST_ID.fullmatch(self.request_id):
             self.request_id = uuid.uuid4().hex
         request[REQUEST_ID] = self.request_id
-        request[HELD] = ExitStack()
+        request[RESERVATIONS] = ExitStack()
         request[WRITE_ERROR] = own.error
         if route is not None:
             request[ROUTE] = route
@@ -116,7 +116,7 @@ class Exchange:
             response = self._error_response(problem_of(error))
         if not response.prepared:
             response.headers.update(common_headers(self._request, self._service.settings))
-            if self._service.draining:
+            if self._service.is_draining:
                 response.force_close()
         return response
 

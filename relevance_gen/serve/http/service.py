@@ -36,7 +36,7 @@ class Service:
         forward: answers generation requests if another process holds the model, see `forwarding`;
             None if this process generates.
         anonymous: limits the number of requests without a key that are answered at once.
-        draining: whether the process is shutting down and accepts no new work.
+        is_draining: whether the process is shutting down and accepts no new work.
         n_active: the number of requests that are being answered.
     """
 
@@ -53,7 +53,7 @@ class Service:
     forward: Callable[..., Awaitable[web.StreamResponse]] | None = None
     extractor: Extractor = field(factory=Extractor)
     anonymous: Quota = field(factory=Quota)
-    draining: bool = False
+    is_draining: bool = False
     n_active: int = 0
     _idle: asyncio.Event = field(factory=asyncio.Event)
     _timeouts: set[asyncio.Timeout] = field(factory=set)
@@ -108,5 +108,5 @@ WRITE_ERROR: web.RequestKey[WriteError] = web.RequestKey("WRITE_ERROR", Callable
 
 It is the route's `Route.write_error`, until the body selects the alternate API format.
 """
-HELD = web.RequestKey("HELD", ExitStack)
+RESERVATIONS = web.RequestKey("RESERVATIONS", ExitStack)
 """Resources that are released after the response was sent or the client has disconnected."""

@@ -200,7 +200,7 @@ async def _drain(service: Service, listener: connection.Listener) -> bool:
     Returns:
         Whether requests were aborted.
     """
-    service.draining = True
+    service.is_draining = True
     _log.info("draining: %d requests are running", service.n_active)
     if await _is_idle_within(service, service.settings.drain_timeout_s):
         await listener.stop()
@@ -293,14 +293,16 @@ def _service(
     limits_keys = len(spec.key_digests) != 1 or settings.api_keys_file is not None
     generator = Generator(registry, settings, metrics)
     embedder = EmbeddingService(registry, settings, metrics)
-    encoding = SearchEncoderService(settings, embedder, metrics) if settings.encoder else None
-    reranking = RerankingService(registry, settings, metrics) if settings.reranker else None
+    encoder_service = (
+        SearchEncoderService(settings, embedder, metrics) if settings.encoder else None
+    )
+    reranking_service = RerankingService(registry, settings, metrics) if settings.reranker else None
     return Service(
         settings=settings,
         identify=identify,
         rate=RateLimit(rate_limit, settings.rate_limit_storage, metrics),
         pools=make_resource_pools(settings, metrics, limits_keys=limits_keys),
-        searcher=make_searcher(settings, metrics, encoding, reranking),
+        searcher=make_searcher(settings, metrics, encoder_service, reranking_service),
         embedder=embedder,
         generator=generator,
         stats=generator.stats if forwarder is None else forwarder.stats,

@@ -259,7 +259,7 @@ def bind(host: str, port: int, n_workers: int) -> list[socket.socket]:
     family, _, _, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    first = _bound_socket(family, address, shared=False)
+    first = _bound_socket(family, address, shares_port=False)
     listeners = [first]
     try:
         if n_workers > 1:
@@ -271,7 +271,7 @@ def bind(host: str, port: int, n_workers: int) -> list[socket.socket]:
             first.close()
             listeners = []
             for _ in range(n_workers):
-                listeners.append(_bound_socket(family, address, shared=True))
+                listeners.append(_bound_socket(family, address, shares_port=True))
         for listener in listeners:
             listener.listen(BACKLOG)
     except OSError:
@@ -285,12 +285,12 @@ def _bound_socket(
     family: int,
     address: tuple[Any, ...],
     *,
-    shared: bool,
+    shares_port: bool,
 ) -> socket.socket:
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
+        if shares_port:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.bind(address)
     except OSError:

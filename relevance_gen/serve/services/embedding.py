@@ -73,7 +73,7 @@ class EmbeddingService:
         self._metrics = metrics
         names = [model.name for model in settings.models["embed"]]
         self._n_waiting = dict.fromkeys(names, 0.0)
-        self._texts = {
+        self._text_quotas = {
             name: Quota(settings.encoder_queue, on_change=partial(self._show_waiting, name))
             for name in names
         }
@@ -171,7 +171,7 @@ class EmbeddingService:
             OverloadedError: too many texts wait already.
         """
         n_texts = len(task.texts)
-        quota = self._texts[name]
+        quota = self._text_quotas[name]
         if n_texts > quota.limit:
             raise TooLargeError(f"must have at most {quota.limit} items", task.path, str(n_texts))
 

@@ -155,7 +155,7 @@ class Generator:
         self._timeout_s = settings.generation_timeout_s
         max_requests = max(_MAX_REQUESTS, (settings.max_queue or 0) + MAX_SLOTS)
         names = [model.name for model in settings.models["generate"]]
-        self._requests = {name: Quota(client_limit=max_requests) for name in names}
+        self._request_quotas = {name: Quota(client_limit=max_requests) for name in names}
         # A prompter per model: models do not wait for each other.
         self._prompters = {name: Prompter(self._timeout_s) for name in names}
 
@@ -193,7 +193,7 @@ class Generator:
         name = self._registry.name_of("generate", model)
         refusal = partial(OverloadedError, "too many requests for this model")
         with (
-            self._requests[name].acquired(1, client, refusal=refusal),
+            self._request_quotas[name].acquired(1, client, refusal=refusal),
             self._registry.lease("generate", name, client=client, n_bytes=n_bytes) as loading,
         ):
             try:
@@ -387,8 +387,8 @@ def _gather(futures: Sequence[Future[types.GenerationResponse]]) -> Future[Respo
                 gathered.cancel()
             elif (error := future.exception()) is not None:
                 gathered.set_exception(error)
-            elif all(each.done() for each in futures):
-                gathered.set_result(tuple(each.result() for each in futures))
+            elif all(other.done() for other in futures):
+                gathered.set_result(tuple(other.result() for other in futures))
 
     for future in futures:
         future.add_done_callback(note)

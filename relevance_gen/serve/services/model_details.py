@@ -40,8 +40,8 @@ class ModelDetails:
     @property
     def n_ctx(self) -> int | None:
         """Maximum tokens of a context; None if it is unknown."""
-        trained: int | None = self.metadata.get(f"{self.architecture}.context_length")
-        return self.max_n_ctx or trained
+        trained_n_ctx: int | None = self.metadata.get(f"{self.architecture}.context_length")
+        return self.max_n_ctx or trained_n_ctx
 
 
 def model_details(settings: Settings, task: ModelTask, source: NamedModel) -> ModelDetails:

@@ -70,7 +70,7 @@ class _Entry:
         used_s: when it was last in use, or was loaded.
         used_with_key_s: when it was last in use by an authenticated client.
         state_since_s: when it entered its state.
-        retry_s: when it may be loaded again after a failure.
+        retry_at_s: when it may be loaded again after a failure.
         failure: why it could not be loaded; "" if it has not failed.
     """
 
@@ -83,7 +83,7 @@ class _Entry:
     used_s: float = -math.inf
     used_with_key_s: float = -math.inf
     state_since_s: float = -math.inf
-    retry_s: float = -math.inf
+    retry_at_s: float = -math.inf
     failure: str = ""
 
     @property
@@ -278,7 +278,7 @@ class ModelRegistry:
     def _check_available(self, entry: _Entry, may_evict: bool) -> None:
         if self._is_closed:
             raise errors.ShuttingDownError
-        if self._clock() < entry.retry_s:
+        if self._clock() < entry.retry_at_s:
             raise errors.ModelLoadError(entry.failure)
         is_unloaded = entry.state in ("unloaded", "failed")
         if not may_evict and is_unloaded and self._missing_bytes(entry) > 0:
@@ -434,7 +434,9 @@ class ModelRegistry:
             if other.state == "unloading":
                 missing_bytes -= other.n_bytes
         draining: list[_Entry] = []
-        for other in sorted(self._entries, key=lambda each: (each.is_in_use, each.used_s)):
+        for other in sorted(
+            self._entries, key=lambda candidate: (candidate.is_in_use, candidate.used_s)
+        ):
             if missing_bytes <= 0:
                 break
             is_candidate = other.is_evictable or other.is_in_use
@@ -450,7 +452,7 @@ class ModelRegistry:
     def _reject(self, entry: _Entry, reason: str) -> None:
         """Reject the waiting requests for a model, and new requests for the next `_RETRY_S`."""
         entry.failure = reason
-        entry.retry_s = self._clock() + _RETRY_S
+        entry.retry_at_s = self._clock() + _RETRY_S
         entry.reject(lambda: errors.ModelLoadError(reason))
 
     def _start(
@@ -500,7 +502,7 @@ class ModelRegistry:
             with self._lock:
                 entry.model = model
                 entry.used_s = self._clock()
-                entry.retry_s = -math.inf
+                entry.retry_at_s = -math.inf
                 self._set_state(entry, "loaded")
                 seconds = time.perf_counter() - started_s
                 self._metrics.observe("model_load_seconds", seconds, entry.task, name)

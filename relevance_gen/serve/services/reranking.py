@@ -52,11 +52,11 @@ class RerankingService:
         self._registry = registry
         self._metrics = metrics
         self._timeout_s = settings.reranker_timeout_s
-        self._passages = Quota(
+        self._passage_quota = Quota(
             MAX_CONCURRENT_SEARCHES * settings.reranker_texts,
             on_change=partial(metrics.put, "reranker_passages_waiting"),
         )
-        self._searches = Quota(MAX_CONCURRENT_SEARCHES)
+        self._search_quota = Quota(MAX_CONCURRENT_SEARCHES)
         self._lock = threading.Lock()
 
     def reranker(self, name: str | None, skip: Callable[[Reason], object]) -> SearchReranker:
@@ -87,11 +87,11 @@ class RerankingService:
         """
         n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
         try:
-            if n_passages > self._passages.limit:
+            if n_passages > self._passage_quota.limit:
                 raise SkippedError("too-much")
             with (
-                self._searches.acquired(refusal=BUSY),
-                self._passages.acquired(n_passages, refusal=BUSY),
+                self._search_quota.acquired(refusal=BUSY),
+                self._passage_quota.acquired(n_passages, refusal=BUSY),
                 self._registry.lease("rerank", name, may_evict=False) as loading,
             ):
                 if not loading.done():

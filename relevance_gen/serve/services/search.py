@@ -167,7 +167,7 @@ class _CachedChunks:
     """
 
     index: ChunkIndex
-    encoding: Literal["not requested", "pending", "done"] = "not requested"
+    encoding_state: Literal["not requested", "pending", "done"] = "not requested"
 
 
 class Searcher:
@@ -177,12 +177,12 @@ class Searcher:
         self,
         settings: Settings,
         metrics: Metrics,
-        encoding: SearchEncoderService | None = None,
-        reranking: RerankingService | None = None,
+        encoder_service: SearchEncoderService | None = None,
+        reranking_service: RerankingService | None = None,
     ) -> None:
         self._settings = settings
-        self._encoding = encoding
-        self._reranking = reranking
+        self._encoder_service = encoder_service
+        self._reranking_service = reranking_service
         self.indexes = IndexRegistry(settings)
         self._cache_lock = threading.Lock()
         self._cache: IndexCache[_CachedChunks] | None = None
@@ -439,16 +439,16 @@ class Searcher:
         """
         n_reranked = self._n_reranked(params, n_chunks)
         models = NO_MODELS
-        if n_reranked != 0 and self._reranking is not None:
-            reranker = self._reranking.reranker(task.reranker, report.skip_reranker)
+        if n_reranked != 0 and self._reranking_service is not None:
+            reranker = self._reranking_service.reranker(task.reranker, report.skip_reranker)
             models = SearchModels(reranker=reranker)
         elif params.rerank_top_n:
             report.skip_reranker("unavailable")
         params = attrs.evolve(params, rerank_top_n=n_reranked)
-        if self._encoding is None or not use_encoder:
+        if self._encoder_service is None or not use_encoder:
             return work(params, models)
         try:
-            return self._encoding.run(
+            return self._encoder_service.run(
                 lambda encoder: work(params, attrs.evolve(models, encoder=encoder))
             )
         except SkippedError as skipped:
@@ -461,7 +461,7 @@ class Searcher:
         The number is at most the setting ``reranker_texts``. It is 0 if the server has no reranker
         or the search requests no reranking.
         """
-        if self._reranking is None or params.rerank_top_n == 0:
+        if self._reranking_service is None or params.rerank_top_n == 0:
             return 0
         max_reranked = self._settings.reranker_texts
         if params.rerank_top_n is None and n_chunks <= max_reranked:
@@ -539,10 +539,10 @@ class Searcher:
             # caches queries, and so may have grown.
             cached = cache.peek(key) or cached
             cache.put(key, cached)
-            encodes = bool(self._encoding) and task.digest is None
-            encodes = encodes and cached.encoding == "not requested"
+            encodes = bool(self._encoder_service) and task.digest is None
+            encodes = encodes and cached.encoding_state == "not requested"
             if encodes:
-                cached.encoding = "pending"
+                cached.encoding_state = "pending"
         if encodes:
             self._encode_later(cache, key, cached, chunks.texts)
         # An index larger than the whole cache is not stored.
@@ -566,7 +566,7 @@ class Searcher:
 
         def pending() -> _CachedChunks | None:
             current = cache.peek(key)
-            return current if current is not None and current.encoding == "pending" else None
+            return current if current is not None and current.encoding_state == "pending" else None
 
         def encode(encoder: TextEncoder) -> None:
             current = pending()
@@ -577,14 +577,14 @@ class Searcher:
             index = self.build_index(read_chunks(with_blanks, blank="skip"), encoder)
             if pending() is current:
                 current.index = index
-                current.encoding = "done"
+                current.encoding_state = "done"
                 cache.put(key, current)
 
         n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
-        if self._encoding is None or not self._encoding.run_later(
+        if self._encoder_service is None or not self._encoder_service.run_later(
             n_passages, encode, lambda: pending() is not None
         ):
-            cached.encoding = "not requested"
+            cached.encoding_state = "not requested"
 
 
 def _resolve_metadata(params: SearchParams, chunks: Chunks) -> SearchParams:

@@ -164,7 +164,7 @@ class SearchEncoderService:
         self._embedder = embedder
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._searches = Quota(max(1, settings.n_search_threads // 2))
+        self._search_quota = Quota(max(1, settings.n_search_threads // 2))
         self._pending: queue.Queue[_BackgroundJob] = queue.Queue(_MAX_PENDING)
         self._thread: threading.Thread | None = None
 
@@ -179,7 +179,7 @@ class SearchEncoderService:
             with self._embedder.registry.lease("embed", None, may_evict=False) as loading:
                 if not loading.done():
                     raise SkippedError("loading")
-                with self._searches.acquired(refusal=BUSY):
+                with self._search_quota.acquired(refusal=BUSY):
                     return search(_SearchEncoder(self._embedder, loading.result(), self._settings))
         except (errors.ModelLoadError, SkippedError) as error:
             with self._lock:

@@ -100,7 +100,7 @@ def test_openai_client_accumulates_events_to_response(
         snapshot = None
         state.handle_event(openais.construct_type_unchecked(type_=ResponseStreamEvent, value=data))
         snapshot = state._ResponseStreamState__current_snapshot
-    whole = stream.whole(ended)
+    whole = stream.full_response(ended)
     assert reported[-1] == {
         **reported[-1],
         "type": f"response.{whole['status']}",
@@ -139,7 +139,7 @@ def test_anthropic_client_accumulates_events_to_message(
         snapshot = anthropics.accumulate_event(
             event=event, current_snapshot=snapshot, json_bufs=buffers
         )
-    whole = Message.model_validate(stream.whole(ended))
+    whole = Message.model_validate(stream.full_response(ended))
     assert [block.to_dict() for block in snapshot.content] == [
         block.to_dict() for block in whole.content
     ]
@@ -231,7 +231,7 @@ def test_cited_blocks_join_to_text_with_valid_spans(data: st.DataObject, said: s
     from anthropic.types import Message
 
     pieces = [ContentPart("text", said)]
-    whole = Message.model_validate(of_cited().whole(outcome(pieces)))
+    whole = Message.model_validate(of_cited().full_response(outcome(pieces)))
     assert [block.to_dict() for block in whole.content] == cited_blocks(of_cited(), pieces)
 
 
@@ -332,10 +332,10 @@ def test_message_events_are_in_order() -> None:
 def test_message_stop_reason() -> None:
     """The limit, a full context, a stop sequence and the end token give distinct stop reasons."""
     reported = [
-        of_messages(max_tokens=3).whole(outcome([], reason, by))
+        of_messages(max_tokens=3).full_response(outcome([], reason, by))
         for reason, by in (("eos", ""), ("stop", "x"))
     ]
-    reported += [of_messages(max_tokens=n).whole(outcome([], "length")) for n in (3, 32000)]
+    reported += [of_messages(max_tokens=n).full_response(outcome([], "length")) for n in (3, 32000)]
     assert [(one["stop_reason"], one["stop_sequence"]) for one in reported] == [
         *(("end_turn", None), ("stop_sequence", "x")),
         *(("max_tokens", None), ("model_context_window_exceeded", None)),
@@ -347,7 +347,7 @@ def test_message_stop_reason() -> None:
 )
 def test_incomplete_call_has_empty_input(text: str) -> None:
     """The input of a tool call is an object even if the generated JSON is incomplete."""
-    (block,) = of_messages().whole(
+    (block,) = of_messages().full_response(
         outcome([ContentPart("tool_call", text, 0, "search", "c")], "length")
     )["content"]
     assert block == {"type": "tool_use", "id": "c", "name": "search", "input": {}}
@@ -460,14 +460,16 @@ def test_codex_request_is_read() -> None:
 def test_encrypted_reasoning_is_decoded() -> None:
     """The packed content of a reasoning item is used if its plain content is missing."""
     stream = of_responses(include=["reasoning.encrypted_content"])
-    (item,) = stream.whole(outcome([ContentPart("reasoning", "Hm, ü.", 0)]))["output"]
+    (item,) = stream.full_response(outcome([ContentPart("reasoning", "Hm, ü.", 0)]))["output"]
     for sent in ({**item, "content": None}, item):
         task, _ = responses.read({"input": [sent, HELLO]})
         assert task.conversation is not None
         assert task.conversation.messages[0]["reasoning_content"] == "Hm, ü."
     assert (
         "encrypted_content"
-        not in of_responses().whole(outcome([ContentPart("reasoning", "Hm.", 0)]))["output"][0]
+        not in of_responses().full_response(outcome([ContentPart("reasoning", "Hm.", 0)]))[
+            "output"
+        ][0]
     )
 
 

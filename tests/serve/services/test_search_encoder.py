@@ -209,7 +209,7 @@ def test_at_most_half_of_threads_wait_for_encoder() -> None:
     words = search(QUERY, CHUNKS, 10, False)
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:
-        lifting = searcher._encoding
+        lifting = searcher._encoder_service
         assert lifting is not None
         inside, done = threading.Event(), threading.Event()
 
@@ -232,7 +232,7 @@ def test_evicted_chunks_are_not_encoded() -> None:
     """Work that is no longer required is skipped, and an exception in the background affects no search."""
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:
-        lifting = searcher._encoding
+        lifting = searcher._encoder_service
         assert lifting is not None
         made: list[str] = []
 
@@ -258,7 +258,7 @@ def test_pending_encoding_does_not_hold_texts() -> None:
     """Only one of several simultaneous searches has the index encoded, and evicted texts are not retained for it."""
 
     def work(searcher: Searcher, _: EmbeddingService) -> None:
-        lifting, cache = searcher._encoding, searcher._cache
+        lifting, cache = searcher._encoder_service, searcher._cache
         assert lifting is not None
         assert cache is not None
         begun, done = threading.Event(), threading.Event()

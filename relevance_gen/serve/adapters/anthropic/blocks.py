@@ -96,7 +96,7 @@ class BlockEvents:
         self._citer = citer
         self._cited_text: CitedText | None = None
 
-    def whole(self, responses: Responses) -> JsonObject:
+    def full_response(self, responses: Responses) -> JsonObject:
         """Return the whole message."""
         (response,) = responses
         (completion,) = response.responses

@@ -175,7 +175,7 @@ def read(body: object) -> Operation:
         citer=citer,
     )
     events = BlockEvents(request.model, request.max_tokens, citer)
-    return task, events if request.stream else events.whole
+    return task, events if request.stream else events.full_response
 
 
 def read_count(body: object) -> Operation:

@@ -31,7 +31,7 @@ from relevance_gen.serve.adapters.openai.requests import (
     read_as,
     unsupported,
 )
-from relevance_gen.serve.adapters.openai.tokens import chat_logprobs, ending, whole
+from relevance_gen.serve.adapters.openai.tokens import chat_logprobs, ending, full_response
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask, Responses
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
 from relevance_gen.wire import JsonObject
@@ -245,7 +245,7 @@ class _ChatWriter:
             }
             for sample, completion in enumerate(response.responses)
         ]
-        return whole({**self._identity, "object": "chat.completion"}, choices, responses)
+        return full_response({**self._identity, "object": "chat.completion"}, choices, responses)
 
     def events(self, request: ChatRequest) -> CompletionEvents:
         """Return the object that returns the events of a streamed response, piece by piece."""

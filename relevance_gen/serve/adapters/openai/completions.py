@@ -21,7 +21,7 @@ from relevance_gen.serve.adapters import Operation
 from relevance_gen.serve.adapters.openai import requests
 from relevance_gen.serve.adapters.openai.events import CompletionEvents
 from relevance_gen.serve.adapters.openai.requests import EMPTY, SamplingRequest, read_as
-from relevance_gen.serve.adapters.openai.tokens import completion_logprobs, ending, whole
+from relevance_gen.serve.adapters.openai.tokens import completion_logprobs, ending, full_response
 from relevance_gen.serve.services.generation import GenerationTask, Responses
 from relevance_gen.types import MAX_SAMPLES, Completion, GenerationRequest, GenerationResponse
 from relevance_gen.wire import JsonObject
@@ -192,7 +192,7 @@ class _CompletionWriter:
             for completion in response.responses:
                 ending = self._ending(completion, response)
                 choices.append({"index": len(choices), "text": echoed + completion.text, **ending})
-        return whole(self._identity, choices, responses)
+        return full_response(self._identity, choices, responses)
 
     def events(self, prompts: Sequence[Any]) -> CompletionEvents:
         """Return the object that returns the events of a streamed response, piece by piece.

@@ -80,7 +80,7 @@ class ItemEvents:
         self._part: ContentPart | None = None
         self._texts: list[str] = []
 
-    def whole(self, responses: Responses) -> JsonObject:
+    def full_response(self, responses: Responses) -> JsonObject:
         """Return the whole response."""
         (response,) = responses
         (completion,) = response.responses
@@ -115,7 +115,7 @@ class ItemEvents:
 
     def end(self, responses: Responses) -> bytes:
         """Return the events that end the turn; the last event contains the whole response."""
-        response = self.whole(responses)
+        response = self.full_response(responses)
         output = response["output"]
         last_status = output[-1]["status"] if output else "completed"
         events = self._start() + self._close_item(last_status)

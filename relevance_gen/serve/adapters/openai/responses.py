@@ -173,7 +173,7 @@ def read(body: object) -> Operation:
     }
     encodes_reasoning = _ENCODED_REASONING in request.include
     events = ItemEvents(request_fields, tools, encodes_reasoning=encodes_reasoning)
-    return task, events if request.stream else events.whole
+    return task, events if request.stream else events.full_response
 
 
 def _add_item(item: object, turns: Turns, path: str) -> None:

@@ -50,7 +50,9 @@ def usage(responses: Responses) -> JsonObject:
     return counts
 
 
-def whole(identity: JsonObject, choices: list[JsonObject], responses: Responses) -> JsonObject:
+def full_response(
+    identity: JsonObject, choices: list[JsonObject], responses: Responses
+) -> JsonObject:
     """Return the response with all choices as one object."""
     created = int(responses[0].created)
     return {**identity, "created": created, "choices": choices, "usage": usage(responses)}

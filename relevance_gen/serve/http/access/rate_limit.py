@@ -67,7 +67,7 @@ class RateLimit:
         self._shared: SlidingWindowCounterRateLimiter | None = None
         if storage != "memory://":
             self._shared = SlidingWindowCounterRateLimiter(_shared_storage(storage))
-        self._retry_storage_s = 0.0
+        self._storage_retry_at_s = 0.0
         self._is_storage_lost = False
         self._metrics = metrics
 
@@ -96,14 +96,14 @@ class RateLimit:
 
     async def _hit(self, item: RateLimitItem, key_id: str) -> _Count:
         """Count one request in the shared storage, or in this process while that is unavailable."""
-        if self._shared is None or time.monotonic() < self._retry_storage_s:
+        if self._shared is None or time.monotonic() < self._storage_retry_at_s:
             return await _hit_in(self._local, item, key_id)
         try:
             async with asyncio.timeout(_STORAGE_TIMEOUT_S):
                 count = await _hit_in(self._shared, item, key_id)
         except Exception as error:  # a server that is not Redis can answer anything
             self._metrics.add("rate_limit_storage_failures_total")
-            self._retry_storage_s = time.monotonic() + _STORAGE_PAUSE_S
+            self._storage_retry_at_s = time.monotonic() + _STORAGE_PAUSE_S
             if not self._is_storage_lost:
                 _log.warning(
                     "the rate limit's storage is lost (%s); counting in this process",

@@ -13,7 +13,7 @@ from relevance_gen.serve.http.bodies import content_coding
 from relevance_gen.serve.http.bodies.json_stats import measure_json
 from relevance_gen.serve.http.http_errors import ExactMediaTypeError, MediaTypeError, SlowBodyError
 from relevance_gen.serve.http.resources.resource_pools import MemoryReservation, ResourcePool
-from relevance_gen.serve.http.service import HELD, KEY_ID, POOL, Service
+from relevance_gen.serve.http.service import KEY_ID, POOL, RESERVATIONS, Service
 
 _READ_AHEAD_BYTES = 1 << 20
 """Bytes of a body that aiohttp buffers before it stops receiving; by default, only 16 KiB."""
@@ -98,7 +98,9 @@ async def receive(service: Service, request: web.BaseRequest) -> Body:
     if coding not in ("identity", *content_coding.CODINGS):
         accepted = {"Accept-Encoding": ", ".join(content_coding.CODINGS)}
         raise MediaTypeError("Content-Encoding must be gzip, zstd or identity", accepted)
-    memory = request[HELD].enter_context(MemoryReservation(pool.memory, request.get(KEY_ID, "")))
+    memory = request[RESERVATIONS].enter_context(
+        MemoryReservation(pool.memory, request.get(KEY_ID, ""))
+    )
     pieces = await _read(request, memory, pool.max_body_bytes, settings.body_timeout_s)
     n_bytes = sum(map(len, pieces))
     service.http_metrics.add("http_request_body_bytes_total", n_bytes)

@@ -239,7 +239,7 @@ class Listener:
 
     def _connections(self) -> list[Connection]:
         connections = self._server.connections
-        return [each for each in connections if isinstance(each, Connection)]
+        return [connection for connection in connections if isinstance(connection, Connection)]
 
     def _n_free(self) -> int:
         """Return how many more connections may be open.

@@ -127,7 +127,7 @@ class BoundedExecutor:
         # The queued tasks of each client. The first client has the next turn.
         self._queues: dict[Hashable, deque[_Task]] = defaultdict(deque)
         self._changed = threading.Condition()
-        self._closed = False
+        self._is_closed = False
         self._mean_s = 0.0
         for number in range(n_threads):
             threading.Thread(target=self._serve, name=f"{name}-{number}", daemon=True).start()
@@ -166,7 +166,7 @@ class BoundedExecutor:
 
     def _enqueue(self, task: _Task) -> None:
         with self._changed:
-            if self._closed:
+            if self._is_closed:
                 raise ShuttingDownError
             if not self._slots.acquire(1, task.client):
                 self._metrics.add("requests_rejected_total", 1, self._name)
@@ -180,7 +180,7 @@ class BoundedExecutor:
     def close(self) -> None:
         """Accept no more work, and reject the queued tasks."""
         with self._changed:
-            self._closed = True
+            self._is_closed = True
             rejected = list(itertools.chain.from_iterable(self._queues.values()))
             self._queues.clear()
             for task in rejected:
@@ -241,7 +241,7 @@ class BoundedExecutor:
                     self._queues[client] = self._queues.pop(client)
                     self._show_queued()
                     return task
-            if self._closed:
+            if self._is_closed:
                 return None
             self._changed.wait()
 
