@@ -69,7 +69,7 @@ class Acceptor:
     def _accept(self) -> None:
         n_free = self._n_free() - len(self._starting)
         if n_free <= 0:
-            self._pause("as many are open as --max-buffered-bytes has memory for")
+            self._pause("all connections that --max-buffered-bytes allows are open")
             return
         try:
             for _ in range(min(n_free, _ACCEPT_BATCH)):
