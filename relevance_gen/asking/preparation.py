@@ -175,9 +175,9 @@ class _CompletionPrompt:
         )
 
     def write(self, sources: Sequence[Source]) -> dict[str, Any]:
-        ends = self.model.chat_format.ends
+        eos_token_ids = self.model.chat_format.eos_token_ids
         text = completion_prompt(self.question, sources)
-        request = {"text": text, "eos_token_ids": ends, "stop": ["\n"], **self.fields}
+        request = {"text": text, "eos_token_ids": eos_token_ids, "stop": ["\n"], **self.fields}
         if self.copies and sources:
             # The search selects the answering sentence better than a small model does.
             request["choice"] = [f" {sources[0].reference}"]

@@ -166,7 +166,7 @@ class _Thread(ModelThread, Generic[Model]):
         self._load = load
         self._job: Job[Any] | None = None
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _fail_work(self, error: BaseException | None) -> None:
         error = self._jobs.close(error or self.failure(f"the {self._jobs.owner} is closed"))
         if (job := self._job) is not None:
             job.settle(error)

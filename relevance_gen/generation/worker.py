@@ -43,7 +43,7 @@ class RequestSource(Protocol):
     def deliver(self, worker_id: int, event: EngineEvent) -> None:
         """Pass an event to the caller of its request."""
 
-    def leave(self, worker_id: int, error: BaseException) -> None:
+    def unregister(self, worker_id: int, error: BaseException) -> None:
         """Remove a worker, whose requests end with `error` unless another worker takes them."""
 
 
@@ -81,9 +81,9 @@ class Worker(ModelThread):
 
     # ── Any thread ───────────────────────────────────────────────────────────────────────────────
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _fail_work(self, error: BaseException | None) -> None:
         closed = RunnerClosedError("the runner was closed before this request was finished")
-        self._queue.leave(self._worker_id, error or closed)
+        self._queue.unregister(self._worker_id, error or closed)
 
     def stop(self) -> None:
         """Stop the thread and interrupt its current computation.
@@ -124,7 +124,7 @@ class Worker(ModelThread):
         """
         if self.state is not ThreadState.READY:
             return False
-        timeout_s = None if engine.idle else 0
+        timeout_s = None if engine.is_idle else 0
         requests = self._queue.take(self._worker_id, engine.capacity, timeout_s)
         if requests is None:
             return False

@@ -30,7 +30,7 @@ class ChatFormat:
         template: the Jinja chat template; None if the file has none.
         bos, eos: the texts of the beginning- and end-of-sequence tokens; empty if the model has
             none.
-        ends: the ids of the tokens that end a turn.
+        eos_token_ids: the ids of the tokens that end a turn.
         control: the texts of all control tokens.
         user_defined: the texts of all other tokens that are matched before a text is tokenized.
         n_ctx: maximum tokens of a prompt and its answer together; 0 if unknown.
@@ -41,7 +41,7 @@ class ChatFormat:
     template: str | None = None
     bos: str = ""
     eos: str = ""
-    ends: tuple[int, ...] = ()
+    eos_token_ids: tuple[int, ...] = ()
     control: tuple[str, ...] = ()
     user_defined: tuple[str, ...] = ()
     n_ctx: int = 0

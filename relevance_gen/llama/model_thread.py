@@ -77,7 +77,7 @@ class ModelThread(ABC):
         """Load the model, become ready, and work until no work is left or the thread is stopped."""
 
     @abstractmethod
-    def _leave(self, error: BaseException | None) -> None:
+    def _fail_work(self, error: BaseException | None) -> None:
         """Accept no more work, and make all unfinished work fail.
 
         Args:
@@ -103,7 +103,7 @@ class ModelThread(ABC):
     def stop(self) -> None:
         """Fail all work immediately; the thread ends after its current computation."""
         if self._transition(ThreadState.STOPPING):
-            self._leave(None)
+            self._fail_work(None)
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait until the thread has ended or is lost; return False after a timeout.
@@ -146,7 +146,7 @@ class ModelThread(ABC):
         if not self._transition(state, error):
             # The thread was stopped; that interrupts loading, too, and is not a failure.
             self._transition(ThreadState.CLOSED)
-        self._leave(error)
+        self._fail_work(error)
         atexit.unregister(self._stop_at_exit)
 
     def _mark_lost(self, reason: str) -> None:

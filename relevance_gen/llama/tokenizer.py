@@ -209,7 +209,7 @@ class Tokenizer:
             template=None if template is None else template.decode(errors="replace"),
             bos=self._text(lib.llama_vocab_bos(vocabulary)),
             eos=self._text(lib.llama_vocab_eos(vocabulary)),
-            ends=tuple(token for token in tokens if lib.llama_vocab_is_eog(vocabulary, token)),
+            eos_token_ids=tuple(token for token in tokens if lib.llama_vocab_is_eog(vocabulary, token)),
             control=tuple(control),
             user_defined=tuple(user_defined),
             n_ctx=self._n_ctx,

@@ -74,7 +74,7 @@ def test_exchange_raises_worker_error_after_events() -> None:
     (taken,) = box.take(0, capacity(1), timeout_s=0)
     box.deliver(0, TextDelta(taken.id, 0, "last words"))
     box.take(0, capacity(0), timeout_s=0)
-    threading.Timer(0.05, box.leave, [0, ValueError("broken")]).start()
+    threading.Timer(0.05, box.unregister, [0, ValueError("broken")]).start()
     assert box.exchange("x", [], timeout_s=10).events
     with pytest.raises(ValueError, match="broken"):
         box.exchange("x", [], timeout_s=10)

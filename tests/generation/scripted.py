@@ -185,4 +185,4 @@ class QueueWorker:
 
     def leave(self, error) -> None:
         """Leave the queue."""
-        self._queue.leave(self._id, error)
+        self._queue.unregister(self._id, error)

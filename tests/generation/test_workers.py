@@ -310,7 +310,7 @@ def test_requests_of_many_threads_end_exactly_once():
         until(lambda: runner.stats() == Stats(backlog=0, num_total_runners=2))
         until(
             lambda: all(
-                worker._engine.idle
+                worker._engine.is_idle
                 for worker in runner._workers
                 if worker.state is ThreadState.READY
             )

@@ -186,7 +186,7 @@ class Mailbox:
             if isinstance(event, Finished | Failed):
                 del self._origins[event.request_id]
 
-    def leave(self, _worker_id: int, error: BaseException) -> None:
+    def unregister(self, _worker_id: int, error: BaseException) -> None:
         """Record the worker's error; each client receives its remaining events, then the error."""
         with self._changed:
             self._error = self._error or error

@@ -143,7 +143,7 @@ def render_chat(
 def _output_format(
     conversation: Conversation, template: str, tool_calls: ToolCallFormat, prompt: str
 ) -> OutputFormat:
-    tools = frozenset(tool.name for tool in conversation.callable)
+    tools = frozenset(tool.name for tool in conversation.callable_tools)
     reasoning = reasoning_format_of(template)
     starts_with_reasoning = (
         reasoning is not None
@@ -152,7 +152,7 @@ def _output_format(
     )
     schemas = {}
     if tool_calls.argument_tags:
-        schemas = {tool.name: tool.parameters.get("properties") for tool in conversation.callable}
+        schemas = {tool.name: tool.parameters.get("properties") for tool in conversation.callable_tools}
     return OutputFormat(
         tools=tools,
         tool_calls=tool_calls if tools else None,

@@ -117,7 +117,7 @@ class Conversation:
     schema_fields: Mapping[str, str] = field(factory=dict)
 
     @property
-    def callable(self) -> tuple[ToolDefinition, ...]:
+    def callable_tools(self) -> tuple[ToolDefinition, ...]:
         """The tools that the model may call in the next turn."""
         if self.choice.mode == "none":
             return ()

@@ -69,7 +69,7 @@ def grammar_fields(
     """
     field = next((name for name in GRAMMAR_FIELDS if getattr(request, name) is not None), None)
     choice = conversation.choice
-    tools = conversation.callable if tool_calls else ()
+    tools = conversation.callable_tools if tool_calls else ()
     has_strict_tool = any(tool.strict for tool in tools)
     must_call = bool(tools) and choice.mode == "required"
     restricts_calls = bool(tools) and (

@@ -28,15 +28,15 @@ class TokenPrefixIndex:
 
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
         self.token_bytes = token_bytes
-        tokens = [token for token, printed in enumerate(token_bytes) if printed]
+        tokens = [token for token, piece in enumerate(token_bytes) if piece]
         self._tokens = sorted(tokens, key=token_bytes.__getitem__)
-        self._sorted = [token_bytes[token] for token in self._tokens]
-        self._max_bytes = max(map(len, self._sorted), default=0)
+        self._sorted_pieces = [token_bytes[token] for token in self._tokens]
+        self._max_bytes = max(map(len, self._sorted_pieces), default=0)
         # For each row, the row of the longest other entry that is a prefix of it, or -1.
         self._prefix_rows: list[int] = []
         open_prefixes: list[int] = []
-        for row, printed in enumerate(self._sorted):
-            while open_prefixes and not printed.startswith(self._sorted[open_prefixes[-1]]):
+        for row, piece in enumerate(self._sorted_pieces):
+            while open_prefixes and not piece.startswith(self._sorted_pieces[open_prefixes[-1]]):
                 open_prefixes.pop()
             self._prefix_rows.append(open_prefixes[-1] if open_prefixes else -1)
             open_prefixes.append(row)
@@ -49,9 +49,9 @@ class TokenPrefixIndex:
         """
         rest = text[start : start + self._max_bytes]
         tokens = []
-        row = bisect_right(self._sorted, rest) - 1
+        row = bisect_right(self._sorted_pieces, rest) - 1
         while row >= 0:
-            if rest.startswith(self._sorted[row]):
+            if rest.startswith(self._sorted_pieces[row]):
                 tokens.append(self._tokens[row])
             row = self._prefix_rows[row]
         return tokens
@@ -69,9 +69,9 @@ class Choices:
     texts: Sequence[bytes]
     token_index: TokenPrefixIndex
 
-    def begin(self, ends: Collection[int], budget: MaskTimeBudget) -> Constraint:
+    def begin(self, eos_token_ids: Collection[int], budget: MaskTimeBudget) -> Constraint:
         """Return the constraint of a new sample; see `Constraint`."""
-        return _ChoiceConstraint(self, ends, budget)
+        return _ChoiceConstraint(self, eos_token_ids, budget)
 
 
 class _ChoiceConstraint(Constraint):
@@ -80,8 +80,10 @@ class _ChoiceConstraint(Constraint):
     It stores the range of the sorted texts that begin with the text of the sample.
     """
 
-    def __init__(self, choices: Choices, ends: Collection[int], budget: MaskTimeBudget) -> None:
-        super().__init__(FIELD, len(choices.token_index.token_bytes), ends, budget)
+    def __init__(
+        self, choices: Choices, eos_token_ids: Collection[int], budget: MaskTimeBudget
+    ) -> None:
+        super().__init__(FIELD, len(choices.token_index.token_bytes), eos_token_ids, budget)
         self._texts = choices.texts
         self._token_index = choices.token_index
         self._first = 0

@@ -159,11 +159,11 @@ class _CompilerQueue:
             future.set_result(cached)
             return future
         self._check_cpu_time(client)
-        self._enter(source, client)
+        self._acquire_slot(source, client)
 
         def on_done(_: Future[None]) -> None:
             future.cancel()  # if the thread ended before it compiled this grammar
-            self._leave(source, client)
+            self._release_slot(source, client)
 
         # A cancelled future stays in the thread's queue, so the slot is released when the thread
         # reaches it.
@@ -175,7 +175,7 @@ class _CompilerQueue:
         if client is not None:
             self._cpu_seconds.charge(seconds, client)
 
-    def _enter(self, source: GrammarSource, client: str | None) -> None:
+    def _acquire_slot(self, source: GrammarSource, client: str | None) -> None:
         """Count a request that waits for a grammar.
 
         Requests of a client for the same grammar count once towards the number of grammars that the
@@ -192,7 +192,7 @@ class _CompilerQueue:
                 )
             self._waiting[client, source] += 1
 
-    def _leave(self, source: GrammarSource, client: str | None) -> None:
+    def _release_slot(self, source: GrammarSource, client: str | None) -> None:
         with self._lock:
             self._waiting -= Counter([(client, source)])  # removes counts of 0
             if client is not None and (client, source) not in self._waiting:

@@ -134,8 +134,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     try:
         if GBNF.search(lark):
             lark = gbnf_to_lark(lark)
-    except Exception as reason:  # the converter raises any exception for an invalid grammar
-        error = f"{str(reason)[:300]} (in GBNF)"
+    except Exception as exception:  # the converter raises any exception for an invalid grammar
+        error = f"{str(exception)[:300]} (in GBNF)"
     lark += NO_FORCING
     if not error:
         error = _run_in_thread(lambda: error_of(compile_grammar(_byte_tokenizer(), lark)))

@@ -69,22 +69,24 @@ class Constraint(ABC):
     Args:
         field: the field of the request that sets the constraint.
         n_vocab: the size of the vocabulary.
-        ends: tokens that end the sample; allowed only if its text is complete.
+        eos_token_ids: tokens that end the sample; allowed only if its text is complete.
         budget: shared by all samples of the request; the time of each mask is added to it.
 
     Attributes:
-        complete: whether the text is complete and nothing may follow.
+        is_complete: whether the text is complete and nothing may follow.
         is_fast: whether the last mask took less than 2 ms.
     """
 
     def __init__(
-        self, field: str, n_vocab: int, ends: Collection[int], budget: MaskTimeBudget
+        self, field: str, n_vocab: int, eos_token_ids: Collection[int], budget: MaskTimeBudget
     ) -> None:
-        self.complete = False
+        self.is_complete = False
         self.is_fast = True
         self._field = field
         self._budget = budget
-        self._ends = np.array([token for token in ends if token < n_vocab], np.intp)
+        self._eos_token_ids = np.array(
+            [token for token in eos_token_ids if token < n_vocab], np.intp
+        )
         # One bit for each token and for llguidance's own end token, in whole 32-bit words.
         self._mask = np.zeros((n_vocab // 32 + 1) * 4, np.uint8)
 
@@ -103,16 +105,16 @@ class Constraint(ABC):
         if self._budget.is_exceeded:
             mask[:] = 0
             return mask
-        end_bits = _BITS[self._ends % 8]
-        np.bitwise_and.at(mask, self._ends // 8, ~end_bits)
+        end_bits = _BITS[self._eos_token_ids % 8]
+        np.bitwise_and.at(mask, self._eos_token_ids // 8, ~end_bits)
         if is_complete and (may_end or not mask.any()):
-            np.bitwise_or.at(mask, self._ends // 8, end_bits)
+            np.bitwise_or.at(mask, self._eos_token_ids // 8, end_bits)
         return mask
 
     def accept(self, token: int) -> None:
         """Append a sampled token, which is not an end token, to the text."""
         with self._timed():
-            self.complete = self._append(token)
+            self.is_complete = self._append(token)
         self._budget.n_tokens += 1
 
     def no_valid_token_error(self) -> InvalidRequestError:
@@ -164,16 +166,18 @@ class Grammar:
     n_vocab: int
     guidance: ModuleType
 
-    def begin(self, ends: Collection[int], budget: MaskTimeBudget) -> Constraint:
+    def begin(self, eos_token_ids: Collection[int], budget: MaskTimeBudget) -> Constraint:
         """Return the constraint of a new sample; see `Constraint`."""
-        return _GrammarConstraint(self, ends, budget)
+        return _GrammarConstraint(self, eos_token_ids, budget)
 
 
 class _GrammarConstraint(Constraint):
     """Follows a compiled grammar."""
 
-    def __init__(self, grammar: Grammar, ends: Collection[int], budget: MaskTimeBudget) -> None:
-        super().__init__(grammar.source.field, grammar.n_vocab, ends, budget)
+    def __init__(
+        self, grammar: Grammar, eos_token_ids: Collection[int], budget: MaskTimeBudget
+    ) -> None:
+        super().__init__(grammar.source.field, grammar.n_vocab, eos_token_ids, budget)
         self._matcher = grammar.matcher.deep_copy()
         self._guidance = grammar.guidance
         # llguidance's own end token follows the model's tokens.

@@ -150,7 +150,7 @@ class ActiveRequest:
                 probabilities.
         """
         if self.context.use_model_eos:
-            self.eos_token_ids |= frozenset(model.chat_format.ends)
+            self.eos_token_ids |= frozenset(model.chat_format.eos_token_ids)
         _check_vocabulary(self, model.n_vocab)
         tokens = self._prompt_tokens(model)
         if not len(tokens):
@@ -169,7 +169,7 @@ class ActiveRequest:
             self.allowed_tokens = np.packbits(is_allowed, bitorder="little")
         if self.grammar is not None:
             # Only an EOS token shows that a text is complete which the grammar allows to continue.
-            self.eos_token_ids |= frozenset(model.chat_format.ends)
+            self.eos_token_ids |= frozenset(model.chat_format.eos_token_ids)
 
     def count(self, model: LanguageModel) -> GenerationResponse:
         """Return a response without samples that has the number of tokens of the text.

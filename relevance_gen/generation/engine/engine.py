@@ -95,7 +95,7 @@ class Engine:
         self._prefill_budget = 0
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the engine has neither a request nor an event to return."""
         has_requests = self._queue or self._running or self._preempted or self._compilations.futures
         return not has_requests and not self._events

@@ -130,11 +130,11 @@ class SampleState:
         """
         if self.constraint is None:
             return self._allowed_tokens
-        started, self._next_mask = self._next_mask, None
-        if started is None:
+        mask_future, self._next_mask = self._next_mask, None
+        if mask_future is None:
             mask = self.constraint.mask(may_end=self.may_end)
         else:
-            mask = started.result()
+            mask = mask_future.result()
         if self._allowed_tokens is None:
             return mask
         return mask[: len(self._allowed_tokens)] & self._allowed_tokens
@@ -186,7 +186,7 @@ class SampleState:
         """
         if self.constraint is not None:
             self.constraint.accept(token)
-            if self.constraint.complete:
+            if self.constraint.is_complete:
                 return "eos"
         max_tokens = min(self.request.max_tokens, self._max_context_tokens)
         return "length" if len(self.tokens) == max_tokens else None

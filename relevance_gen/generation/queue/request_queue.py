@@ -62,20 +62,20 @@ class _RegisteredWorker:
     Attributes:
         on_cancel: called with the id of a request that the worker has and must drop.
         capacity: capacity at the last call of `take`, less the requests taken then.
-        taken: requests that the worker has, by id.
+        requests: requests that the worker has, by id.
         prefixes: prompts that the worker took.
     """
 
     on_cancel: Callable[[int], None]
     capacity: Capacity = NO_CAPACITY
-    taken: dict[int, PendingRequest] = field(factory=dict)
+    requests: dict[int, PendingRequest] = field(factory=dict)
     prefixes: PrefixTable = field(factory=PrefixTable)
 
     def load(self, pending: PendingRequest) -> WorkerLoad:
         """Return the worker's load with regard to a request."""
         return WorkerLoad(
             n_known_blocks=self.prefixes.n_known_blocks(pending.blocks),
-            n_requests=len(self.taken),
+            n_requests=len(self.requests),
             has_capacity=self.capacity.accepts(pending.queued.context.priority),
         )
 
@@ -130,7 +130,7 @@ class RequestQueue:
             n_taken = sum(
                 pending.n_pending_samples
                 for worker in self._workers.values()
-                for pending in list(worker.taken.values())
+                for pending in list(worker.requests.values())
                 if not pending.is_queued
             )
             return int(self._queued_samples.held) + n_taken
@@ -231,7 +231,7 @@ class RequestQueue:
         Events of requests that the worker does not have are ignored.
         """
         worker = self._workers.get(worker_id)
-        pending = None if worker is None else worker.taken.get(event.request_id)
+        pending = None if worker is None else worker.requests.get(event.request_id)
         if worker is None or pending is None:
             return
         match event:
@@ -246,7 +246,7 @@ class RequestQueue:
             case Failed(error=error):
                 self._finish(worker, pending, error)
 
-    def leave(self, worker_id: int, error: BaseException) -> None:
+    def unregister(self, worker_id: int, error: BaseException) -> None:
         """Remove a worker. Idempotent and thread-safe.
 
         Its requests that have streamed no text return to the front of the queue for the other
@@ -283,7 +283,7 @@ class RequestQueue:
         max_requests = -(-len(in_turn) // len(self._workers))
         retaining_clients = {
             pending.queued.context.client
-            for pending in list(worker.taken.values())
+            for pending in list(worker.requests.values())
             if pending.queued.request.num_samples > 1 and pending.n_pending_samples
         }
         n_retained: Counter[RequestPriority] = Counter()
@@ -301,10 +301,10 @@ class RequestQueue:
                 continue
             if not worker.capacity.accepts(priority) or self._should_defer(worker, pending):
                 continue
-            worker.taken[queued.id] = pending
+            worker.requests[queued.id] = pending
             if self._waiting.pop(queued.id, None) is None:
                 # A garbage collection has cancelled the request in the meantime.
-                worker.taken.pop(queued.id, None)
+                worker.requests.pop(queued.id, None)
                 continue
             if not needs_compilation:
                 self._stop_queueing(pending)
@@ -327,7 +327,7 @@ class RequestQueue:
         n_ahead = Counter(
             pending.queued.context.client
             for worker in self._workers.values()
-            for pending in list(worker.taken.values())
+            for pending in list(worker.requests.values())
         )
 
         def turn(pending: PendingRequest) -> tuple[RequestPriority, int]:
@@ -359,13 +359,13 @@ class RequestQueue:
 
     # ── State of requests ────────────────────────────────────────────────────────────────────────
 
-    def _enqueue(self, pending: PendingRequest, *, in_front: bool = False) -> None:
+    def _enqueue(self, pending: PendingRequest, *, is_first: bool = False) -> None:
         queued = pending.queued
         pending.n_pending_samples = queued.request.num_samples
         pending.is_queued = True
         self._queued_samples.charge(pending.n_pending_samples, queued.context.client)
         self._waiting[queued.id] = pending
-        if in_front:
+        if is_first:
             with suppress(
                 KeyError
             ):  # A garbage collection may have cancelled the request just now.
@@ -408,7 +408,7 @@ class RequestQueue:
         """
         is_failure = isinstance(outcome, BaseException)
         with self._changed:
-            if worker.taken.pop(pending.queued.id, None) is None:
+            if worker.requests.pop(pending.queued.id, None) is None:
                 return
             self._stop_queueing(pending)
             if is_failure:
@@ -433,14 +433,14 @@ class RequestQueue:
             before, or no other worker is left; the caller lets them fail.
         """
         failed: list[PendingRequest] = []
-        taken, worker.taken = worker.taken, {}
-        for pending in reversed(taken.values()):
+        requests, worker.requests = worker.requests, {}
+        for pending in reversed(requests.values()):
             self._stop_queueing(pending)
             if pending.has_streamed or pending.was_requeued or not self._workers:
                 failed.insert(0, pending)
             else:
                 pending.was_requeued = True
-                self._enqueue(pending, in_front=True)
+                self._enqueue(pending, is_first=True)
         return failed
 
     def _drop_cancelled(self, request_id: int, future: Future[GenerationResponse]) -> None:
@@ -450,9 +450,9 @@ class RequestQueue:
         future.set_running_or_notify_cancel()  # `concurrent.futures.wait` waits for this.
         with self._changed:
             pending = self._waiting.pop(request_id, None)
-            holders = [worker for worker in self._workers.values() if request_id in worker.taken]
+            holders = [worker for worker in self._workers.values() if request_id in worker.requests]
             for worker in holders:
-                pending = worker.taken.pop(request_id)
+                pending = worker.requests.pop(request_id)
             if pending is None:
                 return  # The request ended a moment ago.
             self._stop_queueing(pending)
@@ -470,7 +470,7 @@ class RequestQueue:
         worker = self._workers.get(worker_id)
         if worker is None:
             return True
-        if self.closed and not self._waiting and not worker.taken:
+        if self.closed and not self._waiting and not worker.requests:
             del self._workers[worker_id]
             return True
         return False

@@ -84,9 +84,9 @@ def test_choice_of_accepts_mode_function_and_allowed_tools():
         choice_of(ToolChoice("required", ("search",)), tools, is_parallel=False).is_parallel
         is False
     )
-    assert Conversation((), tools, choice_of(named, tools)).callable == (FETCH,)
-    assert Conversation((), tools, ToolChoice("none")).callable == ()
-    assert Conversation((), tools).callable == tools
+    assert Conversation((), tools, choice_of(named, tools)).callable_tools == (FETCH,)
+    assert Conversation((), tools, ToolChoice("none")).callable_tools == ()
+    assert Conversation((), tools).callable_tools == tools
 
 
 @pytest.mark.parametrize(

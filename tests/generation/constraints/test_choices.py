@@ -71,7 +71,7 @@ def test_mask_allows_tokens_that_continue_a_text(vocabulary, some, data):
         token = data.draw(st.sampled_from(sorted(going_on)))
         constraint.accept(token)
         said += vocabulary[token]
-        assert constraint.complete == (
+        assert constraint.is_complete == (
             said in some and not any(t != said and t.startswith(said) for t in some)
         )
 

@@ -94,7 +94,7 @@ def run(engine, recorder, queued_requests, gaps=()):
             recorder.step(engine)
         engine.add(queued)
     for _ in range(5000):
-        if engine.idle:
+        if engine.is_idle:
             return
         recorder.step(engine)
     raise AssertionError("the engine does not become idle")
@@ -146,7 +146,7 @@ def test_drop_request_frees_it_and_leaves_others_unchanged(requests, cancels, in
         prompts.update([*engine._queue, *engine._compilations.futures])
     dropped = set()
     step = 0
-    while not engine.idle:
+    while not engine.is_idle:
         for which, when in cancels:
             if when == step and which < len(requests) and not recorder.outcomes[which]:
                 dropped.add(which)
@@ -248,7 +248,7 @@ def test_interrupt_one_of_several_prompts_continues_the_batch():
     assert all(recorder.outcomes)
     engine.add(QueuedRequest(0, GenerationRequest("ab", max_tokens=1), 0, 0.0))
     recorder.step(engine)
-    assert not engine.idle
+    assert not engine.is_idle
 
 
 def test_known_prefix_is_not_computed_again():
@@ -334,7 +334,7 @@ def test_failing_model_ends_step_and_clear_removes_requests(call):
             [recorder.queue(GenerationRequest("a", max_tokens=9, num_samples=2)) for _ in range(3)],
         )
     engine.clear()
-    assert engine.idle
+    assert engine.is_idle
     assert len(engine._cache) == 0
     assert recorder.outcomes == [[]] * 3
 
@@ -356,7 +356,7 @@ def test_retained_prompts_are_limited(requests, n_slots):
     engine, recorder = make_engine(ScriptedModel(n_slots))
     for request in requests:
         engine.add(recorder.queue(request))
-    while not engine.idle:
+    while not engine.is_idle:
         recorder.step(engine)
         held = [prompt for prompt in engine._queue if len(prompt.logits) or len(prompt.state)]
         assert len(held) <= max(2, n_slots)
@@ -406,7 +406,7 @@ def test_short_requests_wait_for_one_sample_of_large_request():
     while len(first_tokens) < 8:
         after = step()
     assert after - before <= 100 + 4 * 1 + 4 * 2
-    while not engine.idle:
+    while not engine.is_idle:
         step()
     assert large.result(timeout=0).num_samples == 256
     assert queue.n_pending_samples == 0
@@ -444,7 +444,7 @@ def test_authenticated_request_preempts_anonymous_slots_within_a_step(n_samples)
         step()
         step()
         assert authenticated.result(timeout=0).responses[0].generated_tokens == 2
-    while not engine.idle:
+    while not engine.is_idle:
         step()
     expected = alone(attrs.evolve(request, max_tokens=30, num_samples=min(n_samples, 4))).responses
     for future in anonymous:

@@ -244,7 +244,7 @@ class QueueMachine(RuleBasedStateMachine):
 TestRequestsAreServedInTurnAndEndOnce = QueueMachine.TestCase
 
 
-def test_leave_requeues_requests_in_front():
+def test_unregister_requeues_requests_in_front():
     """Requests return to the front in order, with all samples pending; requests with streamed text fail."""
     queue = RequestQueue(99)
     failing, other = QueueWorker(queue, ignore), QueueWorker(queue, ignore)
@@ -392,7 +392,7 @@ def test_worker_may_forward_to_another_process():
     futures[3].cancel()
     for number in received:
         elsewhere.drop(number)
-    while not elsewhere.idle:
+    while not elsewhere.is_idle:
         sent.extend(map(pickle.dumps, elsewhere.step()))
     for packed in sent:
         worker.deliver(pickle.loads(packed))

@@ -74,7 +74,7 @@ def prompt(backend: Worded, timeout_s: float = 10.0, **options: Any) -> PromptRe
 
 def test_prompt_for_model_without_template_is_a_completion() -> None:
     """What to post to /generate, with the sentences shown and the tokens and lines that end an answer."""
-    written = prompt(Worded(ChatFormat(n_ctx=512, ends=(1, 7))))
+    written = prompt(Worded(ChatFormat(n_ctx=512, eos_token_ids=(1, 7))))
     (source,) = written.sources
     assert CHUNKS[source.original_index][source.start : source.end] == CHUNKS[1]
     assert written.path == "/generate"
