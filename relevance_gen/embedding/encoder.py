@@ -126,8 +126,8 @@ class Encoder(SharedModel["Embedder"]):
         self.n_dims = self._model.n_dims
         self.n_ctx = self._model.n_ctx
         self.pooling = self._model.pooling
-        n_around = self._model.n_around + self.count_tokens(self.passage_prefix)
-        self.passage_tokens = max(1, min(_PASSAGE_TOKENS, self.n_ctx) - n_around)
+        n_added_tokens = self._model.n_special_tokens + self.count_tokens(self.passage_prefix)
+        self.passage_tokens = max(1, min(_PASSAGE_TOKENS, self.n_ctx) - n_added_tokens)
 
     # ── Encoding ──────────────────────────────────────────────────────────────────────────────────
 
@@ -196,10 +196,10 @@ class Encoder(SharedModel["Embedder"]):
             InvalidRequestError: `kind` is invalid.
             EncoderError: the encoder is closed.
         """
-        n_around = self._model.n_around + self.count_tokens(self._prefix_of(kind))
-        if self.count_tokens(text) + n_around < self.n_ctx:
+        n_added_tokens = self._model.n_special_tokens + self.count_tokens(self._prefix_of(kind))
+        if self.count_tokens(text) + n_added_tokens < self.n_ctx:
             return [text]
-        n_tokens = max(1, min(_PASSAGE_TOKENS, self.n_ctx) - n_around)
+        n_tokens = max(1, min(_PASSAGE_TOKENS, self.n_ctx) - n_added_tokens)
         spans = spans_of_tokens(text, n_tokens, self.count_tokens)
         return [text[start:end] for start, end in spans] or [text]
 

@@ -85,15 +85,15 @@ class Jobs:
 
     Args:
         owner: the word for the object that owns the queue, such as "encoder", for error messages.
-        failure: the class of the errors that the queue raises.
+        error_class: the class of the errors that the queue raises.
 
     Attributes:
         closed: the error with which the queue was closed; None while it accepts jobs.
     """
 
-    def __init__(self, owner: str, failure: type[RelevanceGenError]) -> None:
+    def __init__(self, owner: str, error_class: type[RelevanceGenError]) -> None:
         self.owner = owner
-        self.failure = failure
+        self.error_class = error_class
         self._changed = threading.Condition()
         self._waiting: deque[Job[Any]] = deque()
         self._pid = os.getpid()
@@ -108,9 +108,9 @@ class Jobs:
         return self._pid != os.getpid()
 
     def check_here(self) -> None:
-        """Raise a `failure` in a process that was forked after the queue was created."""
+        """Raise an `error_class` in a process that was forked after the queue was created."""
         if self.forked:
-            raise self.failure(
+            raise self.error_class(
                 f"this {self.owner} was created before this process was forked, and its thread exists only in the parent; "
                 f"start processes with the 'spawn' method, or create the {self.owner} after the fork"
             )
@@ -118,14 +118,14 @@ class Jobs:
     def put(self, job: Job[Any]) -> None:
         """Queue a job.
 
-        Raise a `failure` if the queue is closed, or if this process was forked after its creation.
+        Raise an `error_class` if the queue is closed, or if this process was forked after its creation.
         """
         self.check_here()
         with self._changed:
             if self.closed is not None:
                 # A new error each time: one object raised repeatedly would keep the texts of all
                 # callers alive in its traceback.
-                raise self.failure(str(self.closed)) from self.closed.__cause__
+                raise self.error_class(str(self.closed)) from self.closed.__cause__
             self._waiting.append(job)
             self._changed.notify()
 

@@ -160,14 +160,14 @@ class _Thread(ModelThread, Generic[Model]):
 
     def __init__(self, jobs: Jobs, load: Load[Model]) -> None:
         super().__init__(jobs.owner)
-        self.failure = jobs.failure
+        self.error_class = jobs.error_class
         self.model: Model | None = None
         self._jobs = jobs
         self._load = load
         self._job: Job[Any] | None = None
 
     def _fail_work(self, error: BaseException | None) -> None:
-        error = self._jobs.close(error or self.failure(f"the {self._jobs.owner} is closed"))
+        error = self._jobs.close(error or self.error_class(f"the {self._jobs.owner} is closed"))
         if (job := self._job) is not None:
             job.settle(error)
 
@@ -179,7 +179,7 @@ class _Thread(ModelThread, Generic[Model]):
                 self._job = job
                 try:
                     job.step(model)
-                except self.failure as error:
+                except self.error_class as error:
                     job.settle(error)
                 self._job = None
                 self._jobs.put_back(job)

@@ -503,7 +503,7 @@ def load_model(
     # Imported late because this loads llama.cpp.
     from relevance_gen.llama.decoder import Decoder
 
-    return Decoder(resolve.resolve(model), options, on_progress=on_progress, shown=MARKERS)
+    return Decoder(resolve.resolve(model), options, on_progress=on_progress, visible_texts=MARKERS)
 
 
 class _Deadline:

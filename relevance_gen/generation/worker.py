@@ -64,7 +64,7 @@ class Worker(ModelThread):
         chat_format: chat format of the model's file; ``None`` until the model is loaded.
     """
 
-    failure = GenerationError
+    error_class = GenerationError
 
     def __init__(
         self, queue: RequestSource, load: Load[LanguageModel], prefix_cache_bytes: int

@@ -43,8 +43,8 @@ def choose_size(
     estimate: MemoryEstimate,
     *,
     free_bytes: int,
-    longest: int,
-    must_be_longest: bool,
+    max_n_ctx: int,
+    requires_max_n_ctx: bool,
     n_slots: int | None,
 ) -> ContextSize:
     """Return the length of each sequence and the number of slots of a context.
@@ -56,18 +56,18 @@ def choose_size(
     Args:
         estimate: the memory of a context.
         free_bytes: memory that the context may use.
-        longest: maximum length of a sequence in tokens.
-        must_be_longest: whether the length is `longest` in any case.
+        max_n_ctx: maximum length of a sequence in tokens.
+        requires_max_n_ctx: whether the length must be `max_n_ctx`, even if that needs more memory.
         n_slots: number of slots, which is not reduced; None for at most `MAX_DEFAULT_SLOTS`.
     """
     if n_slots is None:
         n_slots = 1
         for candidate in range(MAX_DEFAULT_SLOTS, 1, -1):
-            if estimate.context_bytes(longest, candidate) <= free_bytes:
+            if estimate.context_bytes(max_n_ctx, candidate) <= free_bytes:
                 n_slots = candidate
                 break
-    if must_be_longest or estimate.context_bytes(longest, n_slots) <= free_bytes:
-        return ContextSize(longest, n_slots)
+    if requires_max_n_ctx or estimate.context_bytes(max_n_ctx, n_slots) <= free_bytes:
+        return ContextSize(max_n_ctx, n_slots)
     block_bytes = estimate.context_bytes(MIN_N_CTX, n_slots) - estimate.logits_bytes
     n_blocks = max(1, (free_bytes - estimate.logits_bytes) // block_bytes)
     return ContextSize(n_blocks * MIN_N_CTX, n_slots)

@@ -70,7 +70,7 @@ class CrossEncoder(PooledModel):
         InvalidRequestError: `n_ctx` or `answers` do not fit the model.
     """
 
-    failure = RerankerError
+    error_class = RerankerError
 
     def __init__(
         self,
@@ -96,10 +96,10 @@ class CrossEncoder(PooledModel):
             self._segments = self._ranking_head_segments(path)
         else:
             self._segments = self._generative_segments(path)
-        self._n_around = len(self._pair("", ""))
-        self._max_pair_tokens = self.n_ctx - self._n_around
+        self._n_template_tokens = len(self._pair("", ""))
+        self._max_pair_tokens = self.n_ctx - self._n_template_tokens
         if self._max_pair_tokens < _MIN_PAIR_TOKENS:
-            min_n_ctx = self._n_around + _MIN_PAIR_TOKENS
+            min_n_ctx = self._n_template_tokens + _MIN_PAIR_TOKENS
             raise InvalidRequestError.must_be(
                 "n_ctx", f"at least {min_n_ctx} for this model", self.n_ctx
             )
@@ -138,19 +138,19 @@ class CrossEncoder(PooledModel):
             raise ModelLoadError(
                 f"{path} would compute wrong scores, because texts would have the token type of queries; {_CONVERT}"
             )
-        around = self._tokenizer.surrounding_tokens()
+        special_tokens = self._tokenizer.surrounding_tokens()
         # RoBERTa and its family separate query and text with two tokens.
         is_wordpiece = lib.llama_vocab_type(self._weights.vocabulary) == lib.LLAMA_VOCAB_TYPE_WPM
         n_separators = 1 if is_wordpiece else 2
-        separators = [_PromptSegment(around.after)] * n_separators
+        separators = [_PromptSegment(special_tokens.after)] * n_separators
         # llama.cpp adds the vector of token type 0 to all tokens; the vectors of the second copy
         # are adjusted so that the sum is that of type 1.
         return [
-            _PromptSegment(around.before),
+            _PromptSegment(special_tokens.before),
             _PromptSegment("{query}"),
             *separators,
             _PromptSegment("{document}", offset),
-            _PromptSegment(around.after, offset),
+            _PromptSegment(special_tokens.after, offset),
         ]
 
     def _generative_segments(self, path: str | os.PathLike[str]) -> list[_PromptSegment]:
@@ -222,19 +222,19 @@ class CrossEncoder(PooledModel):
         """
         query = query[:_MAX_PASSAGE_CHARACTERS]
         max_query_tokens = self._max_pair_tokens // 2
-        n_query_tokens = len(self._pair(query, "")) - self._n_around
+        n_query_tokens = len(self._pair(query, "")) - self._n_template_tokens
         while (
             n_query_tokens > max_query_tokens
         ):  # repeated, because a template may use it several times
             query = query[: len(query) * max_query_tokens // n_query_tokens]
-            n_query_tokens = len(self._pair(query, "")) - self._n_around
+            n_query_tokens = len(self._pair(query, "")) - self._n_template_tokens
         max_characters = _MAX_PASSAGE_CHARACTERS
         if len(text) <= max_characters:
             tokens = self._pair(query, text)
             if len(tokens) <= self.n_ctx or len(text) <= 1:
                 yield tokens[: self.n_ctx]
                 return
-            n_fixed = self._n_around + n_query_tokens
+            n_fixed = self._n_template_tokens + n_query_tokens
             n_text_tokens = len(tokens) - n_fixed
             max_characters = max(1, len(text) * (self.n_ctx - n_fixed) // n_text_tokens)
         for start, end in list(spans(text, max_characters)) or [(0, 0)]:

@@ -52,8 +52,8 @@ class Decoder(OpenContext):
     Args:
         path, on_progress: as for `Weights`.
         options: the options of the model.
-        shown: texts of the control tokens whose text `piece` returns; other control tokens print
-            nothing.
+        visible_texts: texts of the control tokens whose text `piece` returns; other control tokens
+            print nothing.
 
     Raises:
         ModelLoadError: as for `Weights`, or the model does not generate text.
@@ -74,7 +74,7 @@ class Decoder(OpenContext):
         options: ModelOptions = _DEFAULT_OPTIONS,
         *,
         on_progress: OnProgress | None = None,
-        shown: Iterable[str] = (),
+        visible_texts: Iterable[str] = (),
     ) -> None:
         self._abort_flag = ctypes.create_string_buffer(2)
         weights = Weights(Path(path), options, on_progress)
@@ -92,7 +92,7 @@ class Decoder(OpenContext):
             self._choose_size(options, free_memory_for(weights, options))
             self._create_tuners(options)
             self._open_context(path, options)
-            self._open_vocabulary(shown)
+            self._open_vocabulary(visible_texts)
             self._warm_up()
         except BaseException:
             self.close()
@@ -108,7 +108,7 @@ class Decoder(OpenContext):
         model = self._weights.handle
         uses_gpu = self._weights.uses_gpu
         n_batch = options.n_batch or (_GPU_PREFILL_TOKENS if uses_gpu else _CPU_PREFILL_TOKENS)
-        longest = options.n_ctx or max(MIN_N_CTX, lib.llama_model_n_ctx_train(model))
+        max_n_ctx = options.n_ctx or max(MIN_N_CTX, lib.llama_model_n_ctx_train(model))
         # Without flash attention the scores of each head are stored, and the mask.
         n_score_rows = 1
         flash_attention = _flash_attention_type(options.flash_attention, uses_gpu)
@@ -117,15 +117,15 @@ class Decoder(OpenContext):
         n_outputs = _padded_outputs(options.n_slots or MAX_DEFAULT_SLOTS)
         estimate = MemoryEstimate(
             token_bytes=self._weights.token_bytes,
-            score_bytes=_FLOAT_BYTES * n_score_rows * min(n_batch, longest),
+            score_bytes=_FLOAT_BYTES * n_score_rows * min(n_batch, max_n_ctx),
             # The memory of a GPU is often tight, and a vocabulary large.
             logits_bytes=_FLOAT_BYTES * self.n_vocab * n_outputs if uses_gpu else 0,
         )
         size = choose_size(
             estimate,
             free_bytes=memory.fraction(_GPU_FRACTION if uses_gpu else _RAM_FRACTION),
-            longest=longest,
-            must_be_longest=options.n_ctx is not None,
+            max_n_ctx=max_n_ctx,
+            requires_max_n_ctx=options.n_ctx is not None,
             n_slots=options.n_slots,
         )
         self._set_size(size, n_batch)
@@ -143,12 +143,12 @@ class Decoder(OpenContext):
         self.n_batch = min(n_batch, self.n_ctx)
         self.n_batch += -self.n_batch % self.prefill_multiple
 
-    def _open_vocabulary(self, shown: Iterable[str]) -> None:
+    def _open_vocabulary(self, visible_texts: Iterable[str]) -> None:
         tokenizer = Tokenizer(self._weights.vocabulary, self.n_ctx)
         self.tokenize = tokenizer.tokenize
         self.tokenize_chat = tokenizer.tokenize_chat
         self.piece = tokenizer.piece
-        tokenizer.show(shown)
+        tokenizer.make_visible(visible_texts)
         template = lib.llama_model_chat_template(self._weights.handle, None)
         is_extractive = self._weights.is_extractive
         self.chat_format = tokenizer.chat_format(template, is_extractive=is_extractive)
@@ -264,7 +264,7 @@ class Decoder(OpenContext):
     # ── Computing ─────────────────────────────────────────────────────────────────────────────────
 
     def prefill(
-        self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
+        self, slots: Sequence[int], chunks: Sequence[Tokens], starts: Sequence[int]
     ) -> Logits:
         """Compute prefill chunks; see `LanguageModel.prefill`.
 
@@ -284,34 +284,34 @@ class Decoder(OpenContext):
         for run in np.split(order, np.flatnonzero(is_gap) + 1):
             logits[run] = self._prefill_consecutive(
                 [slots[index] for index in run],
-                [slices[index] for index in run],
+                [chunks[index] for index in run],
                 [starts[index] for index in run],
             )
         return logits
 
     def _prefill_consecutive(
-        self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
+        self, slots: Sequence[int], chunks: Sequence[Tokens], starts: Sequence[int]
     ) -> Logits:
         """Compute the prefill chunks of consecutive slots; the arguments are as for `prefill`.
 
         Return the logits after the last token of each chunk, shape (n, V).
         """
-        length = self._fill_padded(slots, slices, starts)
+        length = self._fill_padded(slots, chunks, starts)
         # Rows of the batch: chunk by chunk, `length` rows each.
-        n_rows = len(slices) * length
-        last_indices = [len(tokens) - 1 for tokens in slices]
-        last_rows = np.arange(len(slices)) * length + last_indices
+        n_rows = len(chunks) * length
+        last_indices = [len(tokens) - 1 for tokens in chunks]
+        last_rows = np.arange(len(chunks)) * length + last_indices
         has_output = np.zeros(n_rows, bool)
         has_output[last_rows] = True
         # The number of rows in the output layer is the number of outputs, so outputs are padded,
         # too.
-        n_padding = -len(slices) % self.prefill_multiple
+        n_padding = -len(chunks) % self.prefill_multiple
         has_output[np.flatnonzero(~has_output)[:n_padding]] = True
         strategy = self._prefill_tuner.strategy(n_rows)
         self._set_threads(strategy.n_threads)
         with self._prefill_tuner.timing(n_rows, strategy):
             logits = self._compute(has_output)
-        self._remove_padding(slots, slices, starts, length)
+        self._remove_padding(slots, chunks, starts, length)
         return logits[np.searchsorted(np.flatnonzero(has_output), last_rows)]
 
     def prefill_all(self, slot: int, tokens: Tokens, start: int) -> Logits:
@@ -329,17 +329,17 @@ class Decoder(OpenContext):
         return logits
 
     def _fill_padded(
-        self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
+        self, slots: Sequence[int], chunks: Sequence[Tokens], starts: Sequence[int]
     ) -> int:
         """Fill the batch with chunks, each padded by repeating its last token.
 
         All chunks are padded to the same length, a multiple of `prefill_multiple`. Return this
         length.
         """
-        longest = max(map(len, slices))
+        longest = max(map(len, chunks))
         length = longest + -longest % self.prefill_multiple
         padded = []
-        for tokens in slices:
+        for tokens in chunks:
             n_padding = length - len(tokens)
             padded.append(np.pad(tokens, (0, n_padding), mode="edge"))
         # (n_chunks, length), then flattened chunk by chunk
@@ -355,11 +355,11 @@ class Decoder(OpenContext):
     def _remove_padding(
         self,
         slots: Sequence[int],
-        slices: Sequence[Tokens],
+        chunks: Sequence[Tokens],
         starts: Sequence[int],
         length: int,
     ) -> None:
-        for slot, tokens, start in zip(slots, slices, starts, strict=True):
+        for slot, tokens, start in zip(slots, chunks, starts, strict=True):
             if len(tokens) < length:
                 self.rewind(slot, start + len(tokens))
 

@@ -39,11 +39,11 @@ class Embedder(PooledModel):
 
     Attributes:
         n_dims: number of components of each vector.
-        n_around: number of tokens that are added before and after each text, in all.
+        n_special_tokens: number of tokens that are added before and after each text, in all.
         pooling: how the vectors of the tokens are combined: ``"mean"``, ``"cls"`` or ``"last"``.
     """
 
-    failure = EncoderError
+    error_class = EncoderError
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._vocabulary_lock = threading.Lock()
@@ -60,7 +60,7 @@ class Embedder(PooledModel):
     def _prepare(self, path: str | os.PathLike[str]) -> None:
         self.n_dims = int(lib.llama_model_n_embd_out(self._weights.handle))
         self.tokenize = self._tokenizer.tokenize_beginning
-        self.n_around = self._tokenizer.surrounding_tokens().n_tokens
+        self.n_special_tokens = self._tokenizer.surrounding_tokens().n_tokens
         self.pooling = self._pooling(path)
         if not np.isfinite(self.embed("a").vector).all():
             raise EncoderError("its vectors are not finite: the file is damaged")

@@ -93,7 +93,7 @@ class LanguageModel(Protocol):
         """Return the bytes that a token prints."""
 
     def prefill(
-        self, slots: Sequence[int], slices: Sequence[Tokens], starts: Sequence[int]
+        self, slots: Sequence[int], chunks: Sequence[Tokens], starts: Sequence[int]
     ) -> Logits:
         """Append a prefill chunk, which is a part of a prompt, to each of n slots.
 
@@ -101,7 +101,7 @@ class LanguageModel(Protocol):
 
         Args:
             slots: the indices of the slots.
-            slices: the tokens of each slot's chunk.
+            chunks: the tokens of each slot's chunk.
             starts: number of tokens that are already in each slot's sequence.
 
         Returns:

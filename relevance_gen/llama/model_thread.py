@@ -57,10 +57,10 @@ class ModelThread(ABC):
         state: the state of the thread, changed only by `_transition`.
         error: the reason of a failure, set together with the state; None if there is none.
         thread: the thread.
-        failure: the class of errors that wrap unexpected exceptions.
+        error_class: the class of errors that wrap unexpected exceptions.
     """
 
-    failure: type[RelevanceGenError]
+    error_class: type[RelevanceGenError]
 
     def __init__(self, owner: str) -> None:
         self.state = ThreadState.LOADING
@@ -154,9 +154,10 @@ class ModelThread(ABC):
 
         `reason` is the message with which llama.cpp aborted.
         """
-        kind = ModelLoadError if self.state is ThreadState.LOADING else self.failure
-        reason = f"llama.cpp aborted; its memory is not freed until this process ends: {reason}"
-        self._end(ThreadState.LOST, kind(reason))
+        is_loading = self.state is ThreadState.LOADING
+        error_class = ModelLoadError if is_loading else self.error_class
+        message = f"llama.cpp aborted; its memory is not freed until this process ends: {reason}"
+        self._end(ThreadState.LOST, error_class(message))
 
     def _stop_at_exit(self) -> None:
         """Stop the thread before the interpreter exits, and wait for its end for at most `GRACE_S`.
@@ -176,12 +177,12 @@ class ModelThread(ABC):
                 self._serve()
         except RelevanceGenError as error:
             self._end(ThreadState.FAILED, error)
-        except BaseException as failure:
-            reason = self.failure(
-                f"the {self._owner}'s thread failed: {type(failure).__name__}: {failure}"
+        except BaseException as error:
+            thread_error = self.error_class(
+                f"the {self._owner}'s thread failed: {type(error).__name__}: {error}"
             )
-            reason.__cause__ = failure
-            self._end(ThreadState.FAILED, reason)
+            thread_error.__cause__ = error
+            self._end(ThreadState.FAILED, thread_error)
         else:
             self._end(ThreadState.CLOSED)
 

@@ -45,11 +45,11 @@ class PooledModel(OpenContext, ABC):
         InvalidRequestError: as for `Weights`.
 
     Attributes:
-        failure: the class of the error that is raised if llama.cpp fails to process a text.
+        error_class: the class of the error that is raised if llama.cpp fails to process a text.
         n_ctx: maximum tokens of a text, including those added before and after the text.
     """
 
-    failure: ClassVar[type[RelevanceGenError]]
+    error_class: ClassVar[type[RelevanceGenError]]
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class PooledModel(OpenContext, ABC):
             self._prepare(path)
         except BaseException as error:
             self.close()
-            if isinstance(error, self.failure):
+            if isinstance(error, self.error_class):
                 raise ModelLoadError(f"{path} cannot be used: {error}") from None
             raise
 
@@ -112,7 +112,7 @@ class PooledModel(OpenContext, ABC):
                 one.
 
         Raises:
-            RelevanceGenError: llama.cpp failed; the class of the error is `failure`.
+            RelevanceGenError: llama.cpp failed; the class of the error is `error_class`.
         """
         n_tokens = len(tokens)
         self._batch.fill(tokens, range(n_tokens), 0)
@@ -125,7 +125,9 @@ class PooledModel(OpenContext, ABC):
         started_s = time.perf_counter()
         status = compute(self._context, self._batch.struct)
         if status:
-            raise self.failure(f"llama.cpp could not read a text, status {status}: {last_errors()}")
+            raise self.error_class(
+                f"llama.cpp could not read a text, status {status}: {last_errors()}"
+            )
         # The tuner compares texts whose lengths have the same power of two, so the time is scaled
         # to that power.
         scale = (1 << n_tokens.bit_length()) / n_tokens
@@ -140,6 +142,6 @@ class PooledModel(OpenContext, ABC):
 
     def _copy_floats(self, first: ctypes._Pointer[ctypes.c_float], n: int) -> Vector:
         if not first:
-            raise self.failure("the model returned no output for a text")
+            raise self.error_class("the model returned no output for a text")
         floats = (ctypes.c_float * n).from_address(ctypes.addressof(first.contents))
         return np.array(floats, np.float32)

@@ -82,10 +82,10 @@ class Tokenizer:
 
         The text of a control token is plain text, and lone surrogates become "?".
         """
-        around = self.surrounding_tokens()
+        special_tokens = self.surrounding_tokens()
         max_characters = MAX_BYTES_PER_TOKEN * self._n_ctx + _SPARE_BYTES
-        tokens = self.tokenize_plain(text[:max_characters])[: self._n_ctx - around.n_tokens]
-        return np.concatenate((around.before, tokens, around.after))
+        tokens = self.tokenize_plain(text[:max_characters])[: self._n_ctx - special_tokens.n_tokens]
+        return np.concatenate((special_tokens.before, tokens, special_tokens.after))
 
     def surrounding_tokens(self) -> SurroundingTokens:
         """Return the tokens that the model requires before and after each text."""
@@ -209,7 +209,9 @@ class Tokenizer:
             template=None if template is None else template.decode(errors="replace"),
             bos=self._text(lib.llama_vocab_bos(vocabulary)),
             eos=self._text(lib.llama_vocab_eos(vocabulary)),
-            eos_token_ids=tuple(token for token in tokens if lib.llama_vocab_is_eog(vocabulary, token)),
+            eos_token_ids=tuple(
+                token for token in tokens if lib.llama_vocab_is_eog(vocabulary, token)
+            ),
             control=tuple(control),
             user_defined=tuple(user_defined),
             n_ctx=self._n_ctx,
@@ -222,7 +224,7 @@ class Tokenizer:
         text = lib.llama_vocab_get_text(self._handle, token)
         return str(text.decode(errors="replace"))
 
-    def show(self, texts: Iterable[str]) -> None:
+    def make_visible(self, texts: Iterable[str]) -> None:
         """Make `piece` return the text of the control tokens that have one of `texts`.
 
         End-of-turn tokens, and texts that are not exactly one token, are left out.
@@ -238,7 +240,7 @@ class Tokenizer:
     def piece(self, token: int) -> bytes:
         """Return the bytes of the text of a token.
 
-        A control token has none, unless its text was passed to `show`.
+        A control token has none, unless its text was passed to `make_visible`.
         """
         piece = self._pieces.get(token)
         if piece is None:

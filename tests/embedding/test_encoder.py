@@ -335,7 +335,7 @@ def test_unexpected_exception_fails_waiting_and_later_calls(monkeypatch):
     """If the model raises an unexpected exception, all calls raise `EncoderError`."""
 
     class Broken:
-        n_ctx, n_dims, n_around, pooling = 8, 2, 2, "mean"
+        n_ctx, n_dims, n_special_tokens, pooling = 8, 2, 2, "mean"
 
         def __enter__(self):
             return self

@@ -67,20 +67,20 @@ class ScriptedModel:
         """Return a letter for a token."""
         return bytes([ord("a") + token])
 
-    def prefill(self, slots, slices, starts) -> np.ndarray:
+    def prefill(self, slots, chunks, starts) -> np.ndarray:
         """Append chunks to slots that must contain the tokens before them; with padding they must fit a batch.
 
         Several chunks must also fit into the context with their padding.
         """
         assert len(set(slots)) == len(slots) > 0
-        length = max(map(len, slices))
+        length = max(map(len, chunks))
         length += length % self.prefill_multiple
         assert length * len(slots) <= self.n_batch
         assert len(slots) == 1 or max(starts) + length <= self.n_ctx
         self.n_together = max(self.n_together, len(slots))
-        self._compute("prefill", sum(map(len, slices)))
+        self._compute("prefill", sum(map(len, chunks)))
         rows = []
-        for slot, tokens, start in zip(slots, slices, starts, strict=True):
+        for slot, tokens, start in zip(slots, chunks, starts, strict=True):
             assert len(self.slots[slot]) == start
             assert len(tokens)
             self.slots[slot] += tokens.tolist()

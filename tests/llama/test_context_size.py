@@ -20,7 +20,7 @@ lengths = st.integers(MIN_N_CTX, 1 << 20)
 def default_size(estimate, free_bytes, longest):
     """Return the size if neither length nor slots were requested."""
     return choose_size(
-        estimate, free_bytes=free_bytes, longest=longest, must_be_longest=False, n_slots=None
+        estimate, free_bytes=free_bytes, max_n_ctx=longest, requires_max_n_ctx=False, n_slots=None
     )
 
 
@@ -44,18 +44,18 @@ def test_choose_size_scarce_memory_reduces_slots_before_length(estimate, free_by
 def test_choose_size_requested_values_are_not_reduced(estimate, free_bytes, longest, n_slots):
     """A requested length and a requested number of slots do not depend on the memory."""
 
-    def size(*, must_be_longest, n_slots):
+    def size(*, requires_max_n_ctx, n_slots):
         return choose_size(
             estimate,
             free_bytes=free_bytes,
-            longest=longest,
-            must_be_longest=must_be_longest,
+            max_n_ctx=longest,
+            requires_max_n_ctx=requires_max_n_ctx,
             n_slots=n_slots,
         )
 
-    assert size(must_be_longest=True, n_slots=n_slots) == ContextSize(longest, n_slots)
-    assert size(must_be_longest=True, n_slots=None).n_ctx == longest
-    assert size(must_be_longest=False, n_slots=n_slots).n_slots == n_slots
+    assert size(requires_max_n_ctx=True, n_slots=n_slots) == ContextSize(longest, n_slots)
+    assert size(requires_max_n_ctx=True, n_slots=None).n_ctx == longest
+    assert size(requires_max_n_ctx=False, n_slots=n_slots).n_slots == n_slots
 
 
 @given(estimate=estimates, free_bytes=sizes, longest=lengths, more=sizes)

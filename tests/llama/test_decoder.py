@@ -153,8 +153,8 @@ def test_prefill_continues_prompts_of_different_lengths():
         for slot, (tokens, start) in enumerate(zip(prompts, starts, strict=True)):
             if start:
                 prefill(model, slot, tokens[:start])
-        slices = [tokens[start:] for tokens, start in zip(prompts, starts, strict=True)]
-        np.testing.assert_array_equal(model.prefill(range(3), slices, starts), expected)
+        chunks = [tokens[start:] for tokens, start in zip(prompts, starts, strict=True)]
+        np.testing.assert_array_equal(model.prefill(range(3), chunks, starts), expected)
 
 
 def test_flash_attention_differs_by_rounding_only():

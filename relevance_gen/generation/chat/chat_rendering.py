@@ -152,7 +152,9 @@ def _output_format(
     )
     schemas = {}
     if tool_calls.argument_tags:
-        schemas = {tool.name: tool.parameters.get("properties") for tool in conversation.callable_tools}
+        schemas = {
+            tool.name: tool.parameters.get("properties") for tool in conversation.callable_tools
+        }
     return OutputFormat(
         tools=tools,
         tool_calls=tool_calls if tools else None,

@@ -354,7 +354,7 @@ MARKERS: Final = frozenset(
     word.rstrip("~") for word in _MARKER_WORDS if re.match(r"<.|\[/?[A-Z]", word)
 )
 """Words of these formats that may be single control tokens of a model, which llama.cpp prints as an
-empty text unless `Tokenizer.show` is called with them."""
+empty text unless `Tokenizer.make_visible` is called with them."""
 
 
 def tool_call_format_of(template: str) -> ToolCallFormat | None:

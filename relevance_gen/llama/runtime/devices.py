@@ -65,10 +65,10 @@ def gpus() -> list[Gpu]:
     handles = _handles_of_gpus()
     if handles:
         _check_backends()
-    listed: dict[str, Gpu] = {}
+    gpus_by_id: dict[str, Gpu] = {}
     for gpu in sorted(map(_properties_of, handles), key=lambda gpu: gpu.is_integrated):
-        listed.setdefault(gpu.device_id or gpu.name, gpu)
-    return list(listed.values())
+        gpus_by_id.setdefault(gpu.device_id or gpu.name, gpu)
+    return list(gpus_by_id.values())
 
 
 def _handles_of_gpus() -> list[int]:
@@ -129,8 +129,8 @@ def select_gpus(n_gpu_layers: int | None, main_gpu: int | None) -> list[Gpu]:
     if main_gpu is not None:
         check_gpus("main_gpu", [main_gpu])
         return [gpus()[main_gpu]]
-    listed = gpus()
-    return [gpu for gpu in listed if not gpu.is_integrated] or listed
+    available_gpus = gpus()
+    return [gpu for gpu in available_gpus if not gpu.is_integrated] or available_gpus
 
 
 def device_array(selected: Sequence[Gpu]) -> ctypes.Array[ctypes.c_void_p]:
@@ -149,12 +149,14 @@ def check_gpus(field: str, numbers: Sequence[int]) -> None:
         InvalidRequestError: a number is not; the error names `field` and lists the GPUs.
     """
     names = [gpu.name for gpu in gpus()]
-    listed = ", ".join(f"{index} is {name}" for index, name in enumerate(names)) or "there is none"
+    gpu_list = (
+        ", ".join(f"{index} is {name}" for index, name in enumerate(names)) or "there is none"
+    )
     for number in numbers:
         if number >= len(names):
             raise InvalidRequestError.must_be(
                 field,
-                f"the number of a GPU of this build of llama.cpp ({listed})",
+                f"the number of a GPU of this build of llama.cpp ({gpu_list})",
                 number,
                 remedy="omit it, or keep the model on the CPU with n_gpu_layers=0",
             )
