@@ -113,7 +113,7 @@ class AnswerStream(Iterator[str]):
 
     def _cite(self, pieces: Iterator[str]) -> Iterator[str]:
         """Yield the text of `pieces`, and append each complete sentence to `citations`."""
-        for part in self._cited(pieces):
+        for part in self._cite_until_repetition(pieces):
             if isinstance(part, str):
                 yield part
             else:
@@ -125,7 +125,7 @@ class AnswerStream(Iterator[str]):
         A text without words is yielded unchanged. The further pieces are read and discarded.
         """
         text = ""
-        for part in self._cited(pieces):
+        for part in self._cite_until_repetition(pieces):
             if isinstance(part, str):
                 text += part
                 continue
@@ -137,34 +137,34 @@ class AnswerStream(Iterator[str]):
         if text:
             yield text
 
-    def _cited(self, pieces: Iterator[str]) -> Iterator[str | CitedSentence]:
+    def _cite_until_repetition(self, pieces: Iterator[str]) -> Iterator[str | CitedSentence]:
         """Yield the parts of the text, and each complete sentence with its citations.
 
         White space before the first word is left out. The generator ends before a sentence that
         repeats an earlier one, unless the text may repeat itself.
         """
-        parts = self._all_cited(pieces)
+        parts = self._cite_all(pieces)
         if self._may_repeat:
             yield from parts
         elif (yield from until_repetition(parts)):
             self._has_response = False
 
-    def _all_cited(self, pieces: Iterator[str]) -> Iterator[str | CitedSentence]:
-        """Yield what `_cited` yields, but do not stop before a repeated sentence.
+    def _cite_all(self, pieces: Iterator[str]) -> Iterator[str | CitedSentence]:
+        """Yield the text and its cited sentences, but do not stop before a repeated sentence.
 
         The generator ends after the piece at which the text ends with copies of one string, as
         `is_loop` detects them, unless the text may repeat itself.
         """
-        cited = StreamingAttributor(attributor_of(self.sources))
-        end = ""
+        attributor = StreamingAttributor(attributor_of(self.sources))
+        tail = ""
         for piece in pieces:
-            text = piece if end else piece.lstrip()
-            end = (end + text)[-LOOP_CHARS:]
-            yield from cited.add(text)
-            if not self._may_repeat and is_loop(end):
+            text = piece if tail else piece.lstrip()
+            tail = (tail + text)[-LOOP_CHARS:]
+            yield from attributor.add(text)
+            if not self._may_repeat and is_loop(tail):
                 self._has_response = False
                 break
-        yield from cited.add("", is_last=True)
+        yield from attributor.add("", is_last=True)
 
     def result(self) -> Answer:
         """Read all pieces that remain, and return the complete answer.
@@ -248,7 +248,7 @@ def ask_stream(
         copied = sources[0].reference
         return AnswerStream(sources, response.confidence, None, copied_text=copied)
     runner = default_runner() if runner is None else runner
-    sources, asked = prepare(
+    sources, request_fields = prepare(
         question,
         response,
         runner,
@@ -259,13 +259,14 @@ def ask_stream(
         template_variables=template_variables,
         **fields,
     )
-    stream = runner.stream_chat(**asked) if "messages" in asked else runner.stream(asked)
-    is_free = asked.keys().isdisjoint(GRAMMAR_FIELDS)
+    is_chat = "messages" in request_fields
+    stream = runner.stream_chat(**request_fields) if is_chat else runner.stream(request_fields)
+    is_free = request_fields.keys().isdisjoint(GRAMMAR_FIELDS)
     return AnswerStream(
         sources,
         response.confidence,
         stream,
-        only_first_sentence="messages" not in asked and "choice" not in asked,
+        only_first_sentence=not is_chat and "choice" not in request_fields,
         may_repeat=not is_free,
     )
 

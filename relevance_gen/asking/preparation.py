@@ -86,29 +86,29 @@ def prepare(
         InvalidRequestError: no source fits into the context, or `copy` is true and a field such as
             ``grammar`` also constrains the answer.
     """
-    given = [name for name in GRAMMAR_FIELDS if fields.get(name) is not None]
-    if copy and given:
-        raise InvalidRequestError(f"cannot be combined with {given[0]}", "copy")
-    copies = model.chat_format.is_extractive and not given if copy is None else copy
+    grammar_names = [name for name in GRAMMAR_FIELDS if fields.get(name) is not None]
+    if copy and grammar_names:
+        raise InvalidRequestError(f"cannot be combined with {grammar_names[0]}", "copy")
+    copies = model.chat_format.is_extractive and not grammar_names if copy is None else copy
     fields = {"temperature": 0.0, **fields}
-    shown = [Source.whole(result) for result in response.results]
-    matching = [source for source in shown if fill or not source.result.is_filled]
+    candidate_sources = [Source.whole(result) for result in response.results]
+    matching = [source for source in candidate_sources if fill or not source.result.is_filled]
     form: _Chat | _CompletionPrompt
     if chat_template is not None or follows_instructions(model.chat_format):
         variables = {"enable_thinking": False, **(template_variables or {})}
         rendering = {"chat_template": chat_template, "template_variables": variables}
         fields = {"max_tokens": _CHAT_MAX_TOKENS, **fields}
         form = _Chat(model, question, fields, copies, instructions, rendering)
-        has_filled = len(matching) < len(shown)
-        if not matching or copies or (has_filled and not form.fits(shown)):
-            shown = matching
+        has_filled = len(matching) < len(candidate_sources)
+        if not matching or copies or (has_filled and not form.fits(candidate_sources)):
+            candidate_sources = matching
     else:
         # A copied answer is part of the prompt, so it fits into half of the context.
-        most = model.chat_format.n_ctx if copies else _COMPLETION_MAX_TOKENS
-        form = _CompletionPrompt(model, question, {"max_tokens": most, **fields}, copies)
-        shown = [passage_of(source) for source in matching]
-    sources = fit(shown, form.fits)
-    if shown and not sources:
+        max_tokens = model.chat_format.n_ctx if copies else _COMPLETION_MAX_TOKENS
+        form = _CompletionPrompt(model, question, {"max_tokens": max_tokens, **fields}, copies)
+        candidate_sources = [passage_of(source) for source in matching]
+    sources = fit(candidate_sources, form.fits)
+    if candidate_sources and not sources:
         n_ctx = model.chat_format.n_ctx
         raise InvalidRequestError(
             f"must leave room for a sentence of a source in a context of {n_ctx} tokens",

@@ -40,7 +40,7 @@ def until_repetition(
 ) -> Generator[str | CitedSentence, None, bool]:
     """Yield the parts of a text and its sentences, and stop before a repeated sentence.
 
-    The beginning of a sentence is held back while it equals the beginning of an earlier sentence.
+    The beginning of a sentence is not yielded while it equals the beginning of an earlier sentence.
     A last sentence that is the beginning of an earlier sentence counts as repeated. Sentences with
     fewer than 20 characters never count as repeated.
 
@@ -48,23 +48,23 @@ def until_repetition(
         Whether a sentence was repeated.
     """
     earlier: set[str] = set()
-    text = held = ""
+    text = pending_text = ""
     for part in parts:
         if isinstance(part, str):
             text += part
-            held += part
+            pending_text += part
             sentence = " ".join(text.split())
-            if not any(known.startswith(sentence) for known in earlier):
-                yield held
-                held = ""
+            if not any(earlier_sentence.startswith(sentence) for earlier_sentence in earlier):
+                yield pending_text
+                pending_text = ""
             continue
         sentence = " ".join(text.split())
         if len(sentence) >= _MIN_SENTENCE_CHARS:
-            if held:
+            if pending_text:
                 return True
             earlier.add(sentence)
-        yield held
+        yield pending_text
         yield part
-        text = held = ""
-    yield held
+        text = pending_text = ""
+    yield pending_text
     return False
