@@ -104,7 +104,7 @@ def not_empty(text: str) -> str:
 def integer(text: str) -> int:
     """Parse an integer; its range is checked by the code that uses it."""
     if not _INTEGER.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"must be an integer, got {shown(text)}")
+        raise argparse.ArgumentTypeError(f"must be an integer, got {quote(text)}")
     return int(text)
 
 
@@ -113,7 +113,7 @@ def number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number, got {shown(text)}") from None
+        raise argparse.ArgumentTypeError(f"must be a number, got {quote(text)}") from None
 
 
 @frozen
@@ -139,12 +139,12 @@ def read_condition(text: str) -> Condition:
     """Return the condition that a text states, such as ``KEY=VALUE`` or ``KEY>=VALUE``."""
     match = re.fullmatch("(.+?)(>=|<=|>|<|=)(.*)", text, re.DOTALL)
     if match is None:
-        message = f"must be KEY=VALUE or a comparison with <, <=, > or >=, got {shown(text)}"
+        message = f"must be KEY=VALUE or a comparison with <, <=, > or >=, got {quote(text)}"
         raise argparse.ArgumentTypeError(message)
     return Condition(match[1], _COMPARISONS[match[2]], match[3])
 
 
-def shown(text: str) -> str:
+def quote(text: str) -> str:
     """Return an argument for an error message: its beginning, quoted and in ASCII."""
     return ascii(text[:_MAX_SHOWN_CHARS])
 

@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         is_found = bool(response.results) and response.confidence >= args.min_confidence
         if not response.results and not args.json:
             status.print(no_results_message(opened))
-            return FAILED if opened.failed else NOT_FOUND
+            return FAILED if opened.has_failed else NOT_FOUND
         neighbors = args.neighbors
         if neighbors is None:
             neighbors = opened.index.default_neighbors
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
                 **fields,
             )
             _print_answer(stack.enter_context(stream), args)
-    if opened.failed:
+    if opened.has_failed:
         return FAILED
     return FOUND if is_found else NOT_FOUND
 

@@ -30,8 +30,8 @@ class FileReader:
         max_chars: maximum characters of a chunk.
 
     Attributes:
-        failed: whether a file was not read, or not completely; files of folders that are skipped
-            by their kind do not count.
+        has_failed: whether a file was not read, or not completely; files of folders that are
+            skipped by their kind do not count.
         n_files: the number of files that were read so far.
         n_bytes: the total size of these files.
         path: the file that is being read.
@@ -40,7 +40,7 @@ class FileReader:
     walker: Walker
     warn: Callable[[str], None]
     max_chars: int
-    failed: bool = field(default=False, init=False)
+    has_failed: bool = field(default=False, init=False)
     n_files: int = field(default=0, init=False)
     n_bytes: int = field(default=0, init=False)
     path: str = field(default="", init=False)
@@ -62,7 +62,7 @@ class FileReader:
                     yield from self._read(file_path, is_named=False)
             else:
                 yield from self._read(path, is_named=True)
-        self.failed |= self.walker.failed
+        self.has_failed |= self.walker.has_failed
         for message in skip_messages(self._n_skipped, self.walker.n_links):
             self.warn(message)
 
@@ -84,7 +84,7 @@ class FileReader:
         yield from document_chunks(path, extracted, self.max_chars, name=name)
 
     def _fail(self, path: str, reason: str) -> None:
-        self.failed = True
+        self.has_failed = True
         self.warn(f"{'(standard input)' if path == STDIN else path}: {reason}")
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO
 
 import attrs
 
-from relevance_gen.cli.arguments import STDIN, integer, number, shown
+from relevance_gen.cli.arguments import STDIN, integer, number, quote
 from relevance_gen.cli.models import add_model, load_runner, option_flag
 from relevance_gen.cli.terminal import StatusLine, WordWrap, write_json
 from relevance_gen.errors import InvalidRequestError
@@ -27,7 +27,7 @@ _EMBEDDED: Final = (
 def _bias(text: str) -> tuple[str, float]:
     token, equals, bias = text.partition("=")
     if not equals:
-        raise argparse.ArgumentTypeError(f"must be ID=BIAS, got {shown(text)}")
+        raise argparse.ArgumentTypeError(f"must be ID=BIAS, got {quote(text)}")
     return token, number(bias)
 
 

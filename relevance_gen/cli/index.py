@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
     if is_records:
         origin = paths[0] if len(paths) == 1 else pluralize(len(paths), "file")
     sys.stdout.write(f"{location}: {pluralize(n_chunks, 'chunk')} of {origin}\n")
-    return FAILED if reader.failed else FOUND
+    return FAILED if reader.has_failed else FOUND
 
 
 def _write(

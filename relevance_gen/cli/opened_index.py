@@ -42,14 +42,14 @@ class OpenedIndex:
     Attributes:
         index: the index.
         origin: a description of the source of its chunks, such as "3 files".
-        failed: whether a file of the index was not read, or not completely.
-        in_folders: whether the index has files that were found in folders.
+        has_failed: whether a file of the index was not read, or not completely.
+        has_folders: whether the index has files that were found in folders.
     """
 
     index: ChunkIndex | FolderSnapshot
     origin: str
-    failed: bool = False
-    in_folders: bool = False
+    has_failed: bool = False
+    has_folders: bool = False
 
 
 def load(
@@ -90,7 +90,7 @@ def load(
                 warnings.add(f"{chunk.metadata.get('path')}: {chunk.metadata[INCOMPLETE]}")
     for message in sorted(warnings):
         status.print(message)
-    return OpenedIndex(index, args.index, failed=bool(warnings))
+    return OpenedIndex(index, args.index, has_failed=bool(warnings))
 
 
 def _load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None) -> ChunkIndex:
@@ -145,7 +145,7 @@ def build(args: argparse.Namespace, status: StatusLine) -> OpenedIndex:
     finally:
         status.clear()
     has_folders = any(map(os.path.isdir, paths))
-    return OpenedIndex(index, describe_origin(paths, reader), reader.failed, has_folders)
+    return OpenedIndex(index, describe_origin(paths, reader), reader.has_failed, has_folders)
 
 
 def file_reader(args: argparse.Namespace, status: StatusLine) -> FileReader:
@@ -197,8 +197,8 @@ def _open_folder(args: argparse.Namespace, path: str, status: StatusLine) -> Ope
     return OpenedIndex(
         snapshot,
         pluralize(len(snapshot.files), "file"),
-        bool(snapshot.skipped.failed),
-        in_folders=True,
+        bool(snapshot.skipped.failures),
+        has_folders=True,
     )
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, get_args
 
 from relevance_gen.asking.compression import compress
-from relevance_gen.cli.arguments import add_rows, not_empty, read_condition, shown
+from relevance_gen.cli.arguments import add_rows, not_empty, quote, read_condition
 from relevance_gen.cli.opened_index import OpenedIndex, build, load
 from relevance_gen.cli.results import ResultPrinter
 from relevance_gen.cli.terminal import StatusLine, write_json
@@ -36,7 +36,7 @@ _MAX_DIGITS: Final = 19
 def _count(text: str, low: int = 1) -> int:
     is_short = text.isascii() and text.isdecimal() and len(text) < _MAX_DIGITS
     if not is_short or int(text) < low:
-        message = f"must be an integer of at least {low}, got {shown(text)}"
+        message = f"must be an integer of at least {low}, got {quote(text)}"
         raise argparse.ArgumentTypeError(message)
     return int(text)
 
@@ -245,7 +245,7 @@ def run(args: argparse.Namespace) -> int:
         printer.print(response, n_chunks=len(opened.index), seconds=seconds)
     else:
         status.print(no_results_message(opened))
-    if opened.failed:
+    if opened.has_failed:
         return FAILED
     return FOUND if response.results else NOT_FOUND
 
@@ -312,7 +312,7 @@ def no_results_message(opened: OpenedIndex) -> str:
     """Return the message for a search without results, with a hint if folders gave no chunks."""
     chunks = pluralize(len(opened.index), "chunk")
     hint = ""
-    if opened.in_folders and not len(opened.index):
+    if opened.has_folders and not len(opened.index):
         hint = "; --no-ignore and --hidden include more files"
     return f"nothing found in {chunks} of {opened.origin}{hint}"
 

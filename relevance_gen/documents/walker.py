@@ -134,13 +134,13 @@ class Walker:
             reason.
 
     Attributes:
-        failed: whether `warn` was called, in any walk of this walker.
+        has_failed: whether `warn` was called, in any walk of this walker.
         n_links: the number of symbolic links that were not followed; each walk adds to it.
     """
 
     selection: Selection
     warn: Callable[[str, str], None]
-    failed: bool = field(default=False, init=False)
+    has_failed: bool = field(default=False, init=False)
     n_links: int = field(default=0, init=False)
     _globs: PatternList = field(init=False)
     _suffixes: tuple[str, ...] = field(init=False)
@@ -229,12 +229,12 @@ class Walker:
                 if is_plain:
                     files.append((path, entry))
                 else:
-                    self._enter(entry, path, inner, files, folders)
+                    self._add_entry(entry, path, inner, files, folders)
             except OSError as error:
                 self._fail(path, error.strerror)
         return files, folders
 
-    def _enter(
+    def _add_entry(
         self,
         entry: os.DirEntry[str],
         path: str,
@@ -342,7 +342,7 @@ class Walker:
         return ignore_file.patterns
 
     def _fail(self, path: str, reason: str | None) -> None:
-        self.failed = True
+        self.has_failed = True
         self.warn(path, reason or "cannot be read")
 
 

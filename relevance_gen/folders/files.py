@@ -248,19 +248,19 @@ class Skipped:
     """The files of a folder that are not searched, or not completely.
 
     Attributes:
-        failed: by path, the reason why the file or folder could not be read, or not completely.
+        failures: by path, the reason why the file or folder could not be read, or not completely.
         by_kind: for each pair of a kind of files that is not read and the reason, the number of
             these files.
         n_links: the number of symbolic links that were not followed.
     """
 
-    failed: dict[str, str] = field(factory=dict)
+    failures: dict[str, str] = field(factory=dict)
     by_kind: Counter[tuple[str, str]] = field(factory=Counter)
     n_links: int = 0
 
     def messages(self) -> Iterator[str]:
         """Yield a sentence for each path, for each kind, and for the links."""
-        for path, reason in self.failed.items():
+        for path, reason in self.failures.items():
             yield f"{path}: {reason}"
         yield from skip_messages(self.by_kind, self.n_links)
 

@@ -308,7 +308,7 @@ class FolderIndex(BaseIndex):
         while True:
             state = self._update(schedule.is_due)
             self._last = state
-            if STILL_BEING_READ not in state.skipped.failed.values():
+            if STILL_BEING_READ not in state.skipped.failures.values():
                 self._save(state)
                 return state
             if schedule.is_over:
@@ -416,18 +416,18 @@ class FolderIndex(BaseIndex):
         self.activity = f"indexing {draw_bar(n_done, n_total)}"
 
     def _skipped(self, files: Mapping[str, FileRecord]) -> Skipped:
-        failed = dict(self._walk_errors)
+        failures = dict(self._walk_errors)
         by_kind: Counter[tuple[str, str]] = Counter()
         for path, file in files.items():
             if file.warning is None:
                 continue
             if file.skipped_kind is None:
-                failed[path] = file.warning
+                failures[path] = file.warning
             else:
                 by_kind[file.skipped_kind, file.warning] += 1
         prefix = self._snapshot_fields["shown_as"]
-        failed = {prefix + path: reason for path, reason in failed.items()}
-        return Skipped(failed, by_kind, self._walker.n_links)
+        failures = {prefix + path: reason for path, reason in failures.items()}
+        return Skipped(failures, by_kind, self._walker.n_links)
 
     def _load_cached(self) -> FolderSnapshot | None:
         """Return the snapshot that an earlier process cached; None if it is missing or damaged."""

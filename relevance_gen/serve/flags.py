@@ -231,14 +231,14 @@ def _parser() -> argparse.ArgumentParser:
         text = setting.help
         default = setting.attribute.default
         if default not in (None, ()):
-            text += f" (default: {shown(default)})"
+            text += f" (default: {describe_default(default)})"
         groups[setting.group].add_argument(
             setting.flag, metavar="VALUE", action="append", help=text.replace("%", "%%")
         )
     return parser
 
 
-def shown(default: object) -> str:
+def describe_default(default: object) -> str:
     """Return the text of a setting's default value for ``--help`` and the documentation."""
     match default:
         case None | ():

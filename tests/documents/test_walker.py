@@ -231,7 +231,7 @@ def test_walk_counts_or_follows_links(tmp_path: Path) -> None:
     }.items():
         Path("top", name).symlink_to(target)
     walker = Walker(Selection(), pytest.fail)
-    assert (list(walker.files("top")), walker.n_links, walker.failed) == (["top/a"], 3, False)
+    assert (list(walker.files("top")), walker.n_links, walker.has_failed) == (["top/a"], 3, False)
     assert walk("top", follow=True) == ["top/a", "top/file", "top/folder/away/b"]
     Path("link").symlink_to("top")
     assert walk("link") == ["link/a"]  # links in arguments are followed
@@ -244,7 +244,7 @@ def test_walk_counts_or_follows_links(tmp_path: Path) -> None:
         "top/broken: the target of the symbolic link does not exist",
         "top/itself: Too many levels of symbolic links",
     ]
-    assert (complaints, walker.failed) == (said, True)
+    assert (complaints, walker.has_failed) == (said, True)
     assert len(list(Walker(Selection(), pytest.fail).files("top"))) == 1
 
 
@@ -257,7 +257,7 @@ def test_walk_reports_unreadable_folder(tmp_path: Path) -> None:
     for path in walker.files("."):
         shutil.rmtree("b", ignore_errors=True)
         found.append(path)
-    assert (found, complaints, walker.failed) == (
+    assert (found, complaints, walker.has_failed) == (
         ["a/x", "c/z"],
         ["b: No such file or directory"],
         True,

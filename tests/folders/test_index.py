@@ -367,13 +367,13 @@ def test_unreadable_file_is_reported_and_retried(
     monkeypatch.setattr("os.open", open_but_one)
     index = FolderIndex(root)
     assert [result.metadata["path"] for result in index.search("apples")] == ["src/fruit.py"]
-    assert index.skipped.failed == {"notes.txt": "Permission denied"}
+    assert index.skipped.failures == {"notes.txt": "Permission denied"}
     locked = False
     assert [result.metadata["path"] for result in index.search("apples")] == [
         "notes.txt",
         "src/fruit.py",
     ]
-    assert index.skipped.failed == {}
+    assert index.skipped.failures == {}
 
 
 def test_link_cycle_ends(root: Path) -> None:
@@ -389,7 +389,7 @@ def test_link_cycle_ends(root: Path) -> None:
         "notes.txt",
         "src/fruit.py",
     }
-    assert index.skipped.failed == {"gone": "the target of the symbolic link does not exist"}
+    assert index.skipped.failures == {"gone": "the target of the symbolic link does not exist"}
 
 
 def test_recently_changed_file_is_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

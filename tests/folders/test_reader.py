@@ -87,7 +87,7 @@ def test_hostile_document_is_skipped_with_reason(
     assert paths(index, "plums") == ["letter.docx"]
     assert paths(index, "apples") == ["notes.txt"]
     reason = "took more than 1 s of processor time to read"
-    assert index.skipped.failed == {"hostile.html": reason}
+    assert index.skipped.failures == {"hostile.html": reason}
 
 
 def test_document_above_memory_limit_is_skipped_with_reason(
@@ -98,7 +98,7 @@ def test_document_above_memory_limit_is_skipped_with_reason(
     (root / "hostile.html").write_text("<html>" + "a" * 100_000_000)
     index = FolderIndex(root, cache=False)
     assert paths(index, "pears") == ["page.html"]
-    assert index.skipped.failed == {"hostile.html": "cannot be read within the memory allowed"}
+    assert index.skipped.failures == {"hostile.html": "cannot be read within the memory allowed"}
 
 
 def test_search_while_document_is_read_answers_without_it(root: Path, pool: ScriptedPool) -> None:
@@ -107,21 +107,21 @@ def test_search_while_document_is_read_answers_without_it(root: Path, pool: Scri
     reading = threading.Thread(target=index.snapshot)
     reading.start()
     assert paths(index, "apples") == ["notes.txt"]
-    assert index.skipped.failed == {"page.html": STILL_BEING_READ}
+    assert index.skipped.failures == {"page.html": STILL_BEING_READ}
     assert index.files() == ["notes.txt", "page.html"]
     assert index.read("notes.txt").text == "Apples are red."
     assert reading.is_alive()
     pool.complete("page.html", "Pears are green.")
     reading.join(WAIT_S)
     assert paths(index, "pears") == ["page.html"]
-    assert index.skipped.failed == {}
+    assert index.skipped.failures == {}
 
 
 def test_snapshot_with_time_limit_returns_without_document(root: Path, pool: ScriptedPool) -> None:
     """A snapshot with a time limit lists the document as still being read; a later one has it."""
     index = FolderIndex(root, cache=False)
     snapshot = index.snapshot(max_wait_s=0)
-    assert snapshot.skipped.failed == {"page.html": STILL_BEING_READ}
+    assert snapshot.skipped.failures == {"page.html": STILL_BEING_READ}
     assert len(snapshot) == 1
     pool.complete("page.html", "Pears are green.")
     assert len(index.snapshot(max_wait_s=0)) == 2

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import DEFAULT_MAX_QUEUE, DEFAULT_PREFIX_CACHE_BYTES
 from relevance_gen.llama.options import ModelOptions
-from relevance_gen.serve.flags import SETTINGS, read, shown
+from relevance_gen.serve.flags import SETTINGS, describe_default, read
 from relevance_gen.serve.services.generation import load_backend
 from relevance_gen.serve.settings import Settings
 
@@ -208,6 +208,6 @@ def test_settings_are_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `--")]
     assert rows == [
-        f"| `{setting.flag}` | {shown(setting.attribute.default)} | {setting.help} |"
+        f"| `{setting.flag}` | {describe_default(setting.attribute.default)} | {setting.help} |"
         for setting in SETTINGS
     ]
