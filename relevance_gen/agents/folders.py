@@ -45,12 +45,12 @@ class ToolSearchResult:
     Attributes:
         results: best first; the ``path`` in their metadata begins with the name of the folder, if
             there are several folders.
-        searched: a description of the searched files or index, such as "3 files".
+        scope: a description of the searched files or index, such as "3 files".
         confidence: the confidence of the search in [0, 1]; for several folders, the highest.
     """
 
     results: list[SearchResult]
-    searched: str
+    scope: str
     confidence: float
 
 

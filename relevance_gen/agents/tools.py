@@ -195,7 +195,7 @@ class AgentTool:
 
 
 @frozen
-class _ShownLines:
+class _LineRange:
     """A range of the lines of a text that an answer shows.
 
     Attributes:
@@ -294,27 +294,27 @@ class Tools:
     # ── Answers ──────────────────────────────────────────────────────────────────────────────────
 
     def _search(self, call: SearchCall) -> str:
-        found = self._find(call, call.top_n)
-        n_results = len(found.results)
+        search_result = self._find(call, call.top_n)
+        n_results = len(search_result.results)
         if not n_results:
-            return f"nothing found in {found.searched}; try other words, or fewer"
-        shown: list[str] = []
+            return f"nothing found in {search_result.scope}; try other words, or fewer"
+        parts: list[str] = []
         n_left = call.max_tokens
-        for rank, result in enumerate(found.results):
+        for rank, result in enumerate(search_result.results):
             header = _header(result, call.index)
             n_header = self._count(header)
             if n_header > n_left:
                 break
             share = max(n_left // (n_results - rank), n_header + _MIN_RESULT_TOKENS)
             body = self._best_lines(result, min(share, n_left) - n_header)
-            shown.append(header + body.text)
+            parts.append(header + body.text)
             n_left -= n_header + body.n_tokens
         has_files = not call.index
         n_tokens = call.max_tokens - n_left
-        totals = _totals(len(shown), n_results, "result", n_tokens, has_files=has_files)
-        doubt = ", probably none of these answers it" if found.confidence < _LIKELY else ""
-        confidence = f"confidence {found.confidence:.2f}{doubt}"
-        return f"{''.join(shown)}{totals}; {found.searched} searched, {confidence}"
+        totals = _totals(len(parts), n_results, "result", n_tokens, has_files=has_files)
+        doubt = ", probably none of these answers it" if search_result.confidence < _LIKELY else ""
+        confidence = f"confidence {search_result.confidence:.2f}{doubt}"
+        return f"{''.join(parts)}{totals}; {search_result.scope} searched, {confidence}"
 
     def _best_lines(self, result: SearchResult, max_tokens: int) -> _CountedText:
         """Return lines of the text of a result, with line numbers, in at most `max_tokens` tokens.
@@ -330,39 +330,41 @@ class Tools:
         if result.passage is not None:
             start, end = result.passage.start, result.passage.end
         best = text.count("\n", 0, start)
-        shown = self._fit_lines(lines, best, max_tokens)
-        body = "".join(lines[shown.start : shown.end])
+        line_range = self._fit_lines(lines, best, max_tokens)
+        body = "".join(lines[line_range.start : line_range.end])
         if body:
-            return _CountedText(body, shown.n_tokens)
+            return _CountedText(body, line_range.n_tokens)
         line_start = text.rfind("\n", 0, start) + 1
         return self._cut_to_passage(lines[best], start - line_start, end - line_start, max_tokens)
 
     def _read(self, call: ReadCall) -> str:
         # The characters beyond this limit have more tokens than the answer may have.
         max_chars = _MAX_TOKEN_CHARS * (call.max_tokens + 1)
-        found = self._folders.read(call.path, call.first_line, call.last_line or None, max_chars)
-        lines = _number_lines(found.text, found.first_line)
-        shown = self._fit_lines(lines, 0, call.max_tokens)
-        n_tokens = shown.n_tokens
-        text = "".join(lines[: shown.end])
-        last = found.first_line + max(shown.end, 1) - 1
+        file_lines = self._folders.read(
+            call.path, call.first_line, call.last_line or None, max_chars
+        )
+        lines = _number_lines(file_lines.text, file_lines.first_line)
+        line_range = self._fit_lines(lines, 0, call.max_tokens)
+        n_tokens = line_range.n_tokens
+        text = "".join(lines[: line_range.end])
+        last = file_lines.first_line + max(line_range.end, 1) - 1
         remark = ""
-        if not shown.end:  # a single line may be a whole program
+        if not line_range.end:  # a single line may be a whole program
             beginning = self._truncate(lines[0], call.max_tokens)
             text, n_tokens = beginning.text, beginning.n_tokens
             remark = f"; line {last} is cut"
-        elif shown.end < len(lines):
+        elif line_range.end < len(lines):
             remark = f"; go on with first_line={last + 1}"
-        location = f"{escape_path(call.path)}:{found.first_line}-{last}"
-        size = f"{pluralize(found.n_lines, 'line')}, {pluralize(n_tokens, 'token')}"
+        location = f"{escape_path(call.path)}:{file_lines.first_line}-{last}"
+        size = f"{pluralize(file_lines.n_lines, 'line')}, {pluralize(n_tokens, 'token')}"
         return f"{text}{location} of {size}{remark}"
 
     def _files(self, call: FilesCall) -> str:
         paths = self._folders.files(call.folder, call.glob)
         lines = [escape_path(path) + "\n" for path in paths]
-        shown = self._fit_lines(lines, 0, call.max_tokens)
-        totals = _totals(shown.end, len(lines), "file", shown.n_tokens)
-        return "".join(lines[: shown.end]) + totals
+        line_range = self._fit_lines(lines, 0, call.max_tokens)
+        totals = _totals(line_range.end, len(lines), "file", line_range.n_tokens)
+        return "".join(lines[: line_range.end]) + totals
 
     def _ask(self, call: AskCall) -> str:
         results = self._find(call, 4 * call.top_n).results
@@ -378,7 +380,7 @@ class Tools:
 
     # ── Fitting text into a number of tokens ─────────────────────────────────────────────────────
 
-    def _fit_lines(self, lines: Sequence[str], best: int, max_tokens: int) -> _ShownLines:
+    def _fit_lines(self, lines: Sequence[str], best: int, max_tokens: int) -> _LineRange:
         """Return the range of adjacent lines that fit into `max_tokens`.
 
         The range begins at the index `best` and is extended to later lines; only if all later lines
@@ -389,7 +391,7 @@ class Tools:
         while end < len(lines):
             n_tokens = self._count_up_to(lines[end], n_left)
             if n_tokens > n_left:
-                return _ShownLines(start, end, max_tokens - n_left)
+                return _LineRange(start, end, max_tokens - n_left)
             end += 1
             n_left -= n_tokens
         while start:
@@ -398,7 +400,7 @@ class Tools:
                 break
             start -= 1
             n_left -= n_tokens
-        return _ShownLines(start, end, max_tokens - n_left)
+        return _LineRange(start, end, max_tokens - n_left)
 
     def _count_up_to(self, line: str, max_tokens: int) -> int:
         """Return the number of tokens of a line.

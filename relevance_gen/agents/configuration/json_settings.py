@@ -252,20 +252,20 @@ def _insert(text: str, parent: _Value, key: str, value: object) -> str:
         return _dump({key: value}, "", "") + "\n"
     outer_indent = _line_indent(text, parent.start)
     indent = outer_indent + _indent_unit(text)
-    written = f"{json.dumps(key)}: {_dump(value, indent, text)}"
+    member_text = f"{json.dumps(key)}: {_dump(value, indent, text)}"
     if not parent.members:
         # A comment inside the empty object is kept after the member.
-        rest = text[parent.start + 1 : parent.end - 1].strip()
-        kept = f"\n{indent}{rest}" if rest else ""
-        body = f"{{\n{indent}{written}{kept}\n{outer_indent}}}"
+        comment = text[parent.start + 1 : parent.end - 1].strip()
+        comment_line = f"\n{indent}{comment}" if comment else ""
+        body = f"{{\n{indent}{member_text}{comment_line}\n{outer_indent}}}"
         return text[: parent.start] + body + text[parent.end :]
     last = parent.members[-1]
     after = _SettingsParser(text, last.end)
     after._skip_space()
     if after._accept(","):  # a trailing comma, after which the member is inserted
         end = after.position
-        return f"{text[:end]}\n{indent}{written},{text[end:]}"
-    return f"{text[: last.end]},\n{indent}{written}{text[last.end :]}"
+        return f"{text[:end]}\n{indent}{member_text},{text[end:]}"
+    return f"{text[: last.end]},\n{indent}{member_text}{text[last.end :]}"
 
 
 def _delete(text: str, parent: _Value, removed: _Member) -> str:
