@@ -300,16 +300,21 @@ class _PageTitles:
     @classmethod
     def from_document(cls, document: PdfDocument) -> _PageTitles:
         """Return the titles from a document's title and outline, up to the first damaged entry."""
-        own = _one_line(document.get_metadata_value("Title"))
-        titles = cls([-1], [own])
-        above: list[str] = []
+        document_title = _one_line(document.get_metadata_value("Title"))
+        titles = cls([-1], [document_title])
+        enclosing_headings: list[str] = []
         with contextlib.suppress(Exception):  # keep the entries before a damaged entry
             for heading in itertools.islice(document.get_toc(), MAX_PAGES):
                 target = heading.get_dest()
                 page = target.get_index() if target else 0
-                above = [*above[: heading.level], _one_line(heading.get_title())]
+                enclosing_headings = [
+                    *enclosing_headings[: heading.level],
+                    _one_line(heading.get_title()),
+                ]
                 titles.pages.append(max(titles.pages[-1], page or 0))
-                titles.titles.append(" > ".join(filter(None, [own, *above])))
+                titles.titles.append(
+                    " > ".join(filter(None, [document_title, *enclosing_headings]))
+                )
         return titles
 
     def of_page(self, index: int) -> dict[str, str]:

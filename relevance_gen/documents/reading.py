@@ -240,7 +240,7 @@ def _locate(
     """
     headings = _HEADING.finditer(text) if has_headings else iter(())
     heading = next(headings, None)
-    above: list[str] = []
+    enclosing_headings: list[str] = []
     line = 1
     n_counted = 0  # characters before which lines are counted
     for start, end in chunk_spans:
@@ -250,9 +250,9 @@ def _locate(
             marks, words = heading.groups()
             if marks is not None:  # otherwise fenced code
                 title_words = words[:MAX_TITLE_CHARS].rstrip("# \t\r")
-                above = [*above[: len(marks) - 1], title_words]
+                enclosing_headings = [*enclosing_headings[: len(marks) - 1], title_words]
             heading = next(headings, None)
-        names = dict.fromkeys(filter(None, [title, *above]))
+        names = dict.fromkeys(filter(None, [title, *enclosing_headings]))
         last_line = line + text.count("\n", start, end)
         location = ChunkLocation(part, line, last_line, start, end)
         yield DocumentChunk(text[start:end], " > ".join(names), location)

@@ -196,8 +196,8 @@ def _definitions(text: str, extension: str) -> tuple[CodeDefinition, ...]:
             level = factor * (1.0 if not columns else 0.8 if columns <= 4 else 0.6)
             levels[name, is_type] = max(level, levels.get((name, is_type), 0.0))
 
-    for indent, word, name, behind in _INTRODUCED.findall(text):
-        if word not in ("struct", "union", "enum") or not _USE.match(behind):
+    for indent, word, name, rest_of_line in _INTRODUCED.findall(text):
+        if word not in ("struct", "union", "enum") or not _USE.match(rest_of_line):
             add(
                 indent,
                 name,

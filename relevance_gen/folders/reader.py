@@ -46,7 +46,7 @@ class _Document:
 
     fingerprint: Fingerprint | None
     n_bytes: int
-    text: Future[Extracted]
+    extraction_future: Future[Extracted]
 
 
 @define
@@ -123,13 +123,13 @@ class FolderReader:
         """
         for path in paths:
             document = self._documents.get(path)
-            if document is not None and document.text.done():
+            if document is not None and document.extraction_future.done():
                 del self._documents[path]
 
     def _discard_others(self, paths: Set[str]) -> None:
         """Discard the documents whose paths are not in `paths`: they need not be read any more."""
         for path in self._documents.keys() - paths:
-            self._documents.pop(path).text.cancel()
+            self._documents.pop(path).extraction_future.cancel()
 
     def _read_text(self, path: str, results: dict[str, ReadFile]) -> bool:
         """Read a file that needs no parser into `results`; give a document to the parsers.
@@ -154,7 +154,7 @@ class FolderReader:
         if document is not None:
             if document.fingerprint is not None and document.fingerprint == file.fingerprint:
                 return False
-            document.text.cancel()
+            document.extraction_future.cancel()
             del self._documents[path]
         if self._has_capacity():
             text_future = isolation.POOL.submit(path, content)
@@ -172,7 +172,7 @@ class FolderReader:
         """
         if self._is_full():  # checking all documents each time would take longer than parsing them
             self._unfinished = [
-                document for document in self._unfinished if not document.text.done()
+                document for document in self._unfinished if not document.extraction_future.done()
             ]
             self._n_unfinished_bytes = sum(document.n_bytes for document in self._unfinished)
         return not self._is_full()
@@ -190,21 +190,23 @@ class FolderReader:
         unfinished = []
         for path in pending:
             document = self._documents[path]
-            if document.text.done():
+            if document.extraction_future.done():
                 results[path] = self._split(document)
             else:
                 unfinished.append(path)
         return unfinished
 
     def _wait(self, pending: list[str]) -> None:
-        texts = [self._documents[path].text for path in pending]
-        if texts:
-            wait(texts, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+        futures = [self._documents[path].extraction_future for path in pending]
+        if futures:
+            wait(futures, timeout=_POLL_S, return_when=FIRST_COMPLETED)
 
     def _split(self, document: _Document) -> ReadFile:
-        text = document.text.result()
-        is_final = text.warning != isolation.UNAVAILABLE
-        return ReadFile.from_text(text, document.fingerprint if is_final else None, self.max_chars)
+        extracted = document.extraction_future.result()
+        fingerprint = document.fingerprint
+        if extracted.warning == isolation.UNAVAILABLE:
+            fingerprint = None
+        return ReadFile.from_text(extracted, fingerprint, self.max_chars)
 
 
 def read_lines(

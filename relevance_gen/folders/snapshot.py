@@ -224,13 +224,13 @@ class FolderSnapshot(BaseIndex):
             InvalidRequestError: no chunk matches, and `where` has a key that does not occur in the
                 metadata of any chunk.
         """
-        own = {key: value for key, value in where.items() if key in _CHUNK_KEYS}
-        shared = {key: value for key, value in where.items() if key not in _CHUNK_KEYS}
-        runs = self._runs(shared.keys())
-        mask = mask_of(shared, runs.first_chunks).repeat(runs.lengths)
-        if own:
+        chunk_conditions = {key: value for key, value in where.items() if key in _CHUNK_KEYS}
+        file_conditions = {key: value for key, value in where.items() if key not in _CHUNK_KEYS}
+        runs = self._runs(file_conditions.keys())
+        mask = mask_of(file_conditions, runs.first_chunks).repeat(runs.lengths)
+        if chunk_conditions:
             positions = mask.nonzero()[0]
-            mask[positions] = mask_of(own, self._describe(positions))
+            mask[positions] = mask_of(chunk_conditions, self._describe(positions))
         if len(self) and not mask.any():
             metadata = self._runs({"page"}).first_chunks.metadata
             check_keys(where, set().union(*metadata.values()))
