@@ -445,12 +445,12 @@ def remove_chunks(
     for segment in segments:
         chunk_ords = segment.find(positions)
         chunk_ords = chunk_ords[chunk_ords >= 0]
-        left = segment
+        remaining_segment = segment
         if chunk_ords.size:
             texts += [segment.chunks.texts[chunk_ord] for chunk_ord in chunk_ords.tolist()]
-            left = segment.without(chunk_ords)
-        if 2 * left.statistics.n_chunks < left.size:
-            left = merge([left])
-        remaining.append(left)
+            remaining_segment = segment.without(chunk_ords)
+        if 2 * remaining_segment.statistics.n_chunks < remaining_segment.size:
+            remaining_segment = merge([remaining_segment])
+        remaining.append(remaining_segment)
     non_empty = [segment for segment in remaining if segment.size]
     return Removal(non_empty or remaining[:1], texts)

@@ -50,7 +50,7 @@ class _CancelledBuildError(Exception):
     """Ends a worker whose result is not needed any more."""
 
 
-_shared: Array[c_int64]
+_progress_counts: Array[c_int64]
 """In a worker: the number of chunks that each worker has built so far. The last element is a flag;
 1 cancels the build."""
 
@@ -100,12 +100,12 @@ def build_segments(
         IndexBuildError: a process ended unexpectedly.
     """
     parts = list(split_evenly(chunks.texts, n_parts))
-    searched = chunks.without_metadata()
+    indexed_chunks = chunks.without_metadata()
     context = multiprocessing.get_context("fork" if _can_fork() else "spawn")
-    shared = context.RawArray(c_int64, len(parts) + 1)
+    progress_counts = context.RawArray(c_int64, len(parts) + 1)
     with (
         TemporaryDirectory() as folder,
-        ProcessPoolExecutor(len(parts), context, _start_worker, (shared,)) as executor,
+        ProcessPoolExecutor(len(parts), context, _start_worker, (progress_counts,)) as executor,
     ):
         paths = [Path(folder) / str(part_index) for part_index in range(len(parts))]
         try:
@@ -116,17 +116,17 @@ def build_segments(
                         _build_part,
                         part_index,
                         part.start,
-                        searched.take(range(part.start, part.stop)),
+                        indexed_chunks.take(range(part.start, part.stop)),
                         path,
                     )
                     future.add_done_callback(finished.put)
-            _wait(finished, shared, len(chunks.texts), progress)
+            _wait(finished, progress_counts, len(chunks.texts), progress)
         except BrokenProcessPool:
             raise IndexBuildError(
                 "a process that built a part of the index ended unexpectedly; build with fewer n_jobs if memory ran out"
             ) from None
         finally:
-            shared[-1] = 1
+            progress_counts[-1] = 1
         return [
             _read_part(path, chunks.take(range(part.start, part.stop)))
             for part, path in zip(parts, paths, strict=True)
@@ -163,7 +163,7 @@ def _starting_workers() -> Iterator[None]:
 
 def _wait(
     finished: SimpleQueue[Future[None]],
-    shared: Array[c_int64],
+    progress_counts: Array[c_int64],
     n_chunks: int,
     progress: Progress | None,
 ) -> None:
@@ -174,13 +174,13 @@ def _wait(
 
     Args:
         finished: a queue that receives the future of each worker when the worker is done.
-        shared: number of chunks that each worker has built so far; the last element, which is 1 to
-            cancel the build, is not read.
+        progress_counts: number of chunks that each worker has built so far; the last element, which
+            is 1 to cancel the build, is not read.
         n_chunks: number of all chunks, for `progress`.
         progress: called with the number of chunks done and `n_chunks`; None for no reports.
     """
     n_reported = 0
-    n_running = len(shared) - 1
+    n_running = len(progress_counts) - 1
     timeout_s = _REPORT_INTERVAL_S if progress is not None else None
     while n_running:
         try:
@@ -190,7 +190,7 @@ def _wait(
         else:
             future.result()
             n_running -= 1
-        n_done = sum(shared[:-1])
+        n_done = sum(progress_counts[:-1])
         if progress is not None and n_done > n_reported:
             progress(n_done, n_chunks)
             n_reported = n_done
@@ -205,14 +205,14 @@ def _read_part(path: Path, chunks: Chunks) -> Segment:
 # ── In the worker processes ───────────────────────────────────────────────────────────────────────
 
 
-def _start_worker(shared: Array[c_int64]) -> None:
+def _start_worker(progress_counts: Array[c_int64]) -> None:
     """Prepare a worker process.
 
-    It stores `shared`, the array of `_wait`, in a global variable. It ignores ^C, which the parent
-    process handles, and exits if the parent process is killed.
+    It stores `progress_counts`, the array of `_wait`, in a global variable. It ignores ^C, which
+    the parent process handles, and exits if the parent process is killed.
     """
-    global _shared
-    _shared = shared
+    global _progress_counts
+    _progress_counts = progress_counts
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 
@@ -233,8 +233,8 @@ def _build_part(
     """Build the segment of a part of the chunks in a worker, and write its arrays to a file.
 
     Args:
-        part_index: index of the part, and of the element of the shared array to which the number of
-            finished chunks is written.
+        part_index: index of the part, and of the element of `_progress_counts` to which the number
+            of finished chunks is written.
         first_position: position of the first chunk.
         chunks: the chunks.
         path: the file to create.
@@ -244,9 +244,9 @@ def _build_part(
     """
 
     def report(n_done: int, _: int) -> None:
-        if _shared[-1]:
+        if _progress_counts[-1]:
             raise _CancelledBuildError
-        _shared[part_index] = n_done
+        _progress_counts[part_index] = n_done
 
     positions = np.arange(first_position, first_position + len(chunks.texts))
     segment = build(chunks, positions, progress=report)

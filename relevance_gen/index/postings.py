@@ -44,15 +44,15 @@ class TermCounts:
         ids: ids of the terms, shape (P,); equal ids are mostly neighbors.
         chunk: index of the chunk in the block, shape (P,).
         tf: number of occurrences of the term in the chunk, at least 1, shape (P,).
-        of_occurrence: index of the pair that each of the T occurrences belongs to, shape (T,); None
-            if `count_terms` was called without `keep_occurrences`.
+        row_of_occurrence: index of the pair that each of the T occurrences belongs to, shape (T,);
+            None if `count_terms` was called without `keep_occurrences`.
     """
 
     occurrence: Offsets
     ids: Ids
     chunk: Offsets
     tf: Offsets
-    of_occurrence: Offsets | None = None
+    row_of_occurrence: Offsets | None = None
 
 
 def count_terms(
@@ -70,7 +70,7 @@ def count_terms(
         ids: id of each occurrence's term, chunk after chunk, shape (T,).
         counts: number of occurrences in each chunk, shape (n,), n ≤ `MAX_BLOCK_CHUNKS`; their sum
             is T.
-        keep_occurrences: whether the result has `TermCounts.of_occurrence`.
+        keep_occurrences: whether the result has `TermCounts.row_of_occurrence`.
     """
     order = np.argsort(buckets(ids), kind="stable")  # a radix sort, because buckets have 16 bits
     chunk_of = np.repeat(np.arange(counts.size, dtype=np.uint64), counts)
@@ -82,11 +82,11 @@ def count_terms(
     first, tf = arrays.runs(keys)
     occurrence = order.take(first)
     chunk = (keys.take(first) & np.uint64(0xFFFF)).view(np.int64)
-    of_occurrence = None
+    row_of_occurrence = None
     if keep_occurrences:
-        of_occurrence = np.empty(ids.size, np.int64)
-        of_occurrence[order] = np.repeat(np.arange(tf.size), tf)
-    counted = TermCounts(occurrence, ids.take(occurrence), chunk, tf, of_occurrence)
+        row_of_occurrence = np.empty(ids.size, np.int64)
+        row_of_occurrence[order] = np.repeat(np.arange(tf.size), tf)
+    counted = TermCounts(occurrence, ids.take(occurrence), chunk, tf, row_of_occurrence)
     # A run that lies between two runs of the same bucket and chunk can split the occurrences of one
     # term.
     different_bits = counted.ids[2:] ^ counted.ids[:-2]
@@ -120,22 +120,22 @@ def _join_split_runs(runs: TermCounts, suspects: Offsets) -> TermCounts:
     tf[order[is_first]] = sums
     mask = np.ones(tf.size, bool)
     mask[order[~is_first]] = False
-    of_occurrence = runs.of_occurrence
-    if of_occurrence is not None:
+    row_of_occurrence = runs.row_of_occurrence
+    if row_of_occurrence is not None:
         new_index = np.cumsum(mask) - 1
         # For each candidate, in `order`: the index in `order` of the first run of its term and
         # chunk.
         indices = np.where(is_first, np.arange(order.size), 0)
         first_run = np.maximum.accumulate(indices)
         new_index[order] = new_index[order[first_run]]
-        of_occurrence = new_index.take(of_occurrence)
+        row_of_occurrence = new_index.take(row_of_occurrence)
     occurrence = runs.occurrence[mask]
     return TermCounts(
         occurrence=occurrence,
         ids=runs.ids[mask],
         chunk=runs.chunk[mask],
         tf=tf[mask],
-        of_occurrence=of_occurrence,
+        row_of_occurrence=row_of_occurrence,
     )
 
 
@@ -270,9 +270,9 @@ class PostingsBuilder:
             counts.ids[run_first], letters, block.start[spelled], block.length[spelled]
         )
         self._counts.extend(n_postings)
-        if self._occurrences is not None and counts.of_occurrence is not None:
+        if self._occurrences is not None and counts.row_of_occurrence is not None:
             entries = np.arange(first_entry, first_entry + run_first.size, dtype=np.uint32)
-            self._occurrences.extend(entries.repeat(n_postings).take(counts.of_occurrence))
+            self._occurrences.extend(entries.repeat(n_postings).take(counts.row_of_occurrence))
         self._chunks.extend(chunk_ords.take(counts.chunk))
         self._tfs.extend(counts.tf)
 
@@ -348,7 +348,7 @@ class PostingsBuilder:
 def _filter_counts(counts: TermCounts, bucket_list: Bytes) -> TermCounts:
     """Return only the counts of the terms whose ids are in one of the prefix buckets.
 
-    The result has no `of_occurrence`.
+    The result has no `row_of_occurrence`.
 
     Args:
         counts: counts whose prefix buckets ascend, as `count_terms` returns them.

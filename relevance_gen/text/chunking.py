@@ -157,24 +157,24 @@ class _ChunkLimit:
         if self._count is None:
             return self._max_chars
         upper = min(self._max_chars, len(text) - start)
-        fits = 0
-        too_long = upper + 1
-        tried = min(self._last_size, upper)
-        while too_long - fits > max(1, fits // 32):
-            n_tokens = self._count(text[start : start + tried])
+        max_fitting_chars = 0
+        min_excess_chars = upper + 1
+        n_tried_chars = min(self._last_size, upper)
+        while min_excess_chars - max_fitting_chars > max(1, max_fitting_chars // 32):
+            n_tokens = self._count(text[start : start + n_tried_chars])
             # The size for the same number of characters per token.
-            guess = tried * self._max_tokens // max(n_tokens, 1)
+            guess = n_tried_chars * self._max_tokens // max(n_tokens, 1)
             if n_tokens <= self._max_tokens:
-                fits = tried
+                max_fitting_chars = n_tried_chars
             else:
-                too_long = tried
-            if too_long > upper:
-                tried = min(max(guess, fits + 1), 2 * tried, upper)
+                min_excess_chars = n_tried_chars
+            if min_excess_chars > upper:
+                n_tried_chars = min(max(guess, max_fitting_chars + 1), 2 * n_tried_chars, upper)
             else:
-                margin = (too_long - fits) // 8
-                lower_bound = max(guess, fits + margin, fits + 1)
-                tried = min(lower_bound, too_long - margin, too_long - 1)
-        self._last_size = max(fits, 1)
+                margin = (min_excess_chars - max_fitting_chars) // 8
+                lower_bound = max(guess, max_fitting_chars + margin, max_fitting_chars + 1)
+                n_tried_chars = min(lower_bound, min_excess_chars - margin, min_excess_chars - 1)
+        self._last_size = max(max_fitting_chars, 1)
         return self._last_size
 
     def allows(self, chunk: str) -> bool:
