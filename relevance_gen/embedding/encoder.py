@@ -110,11 +110,11 @@ class Encoder(SharedModel["Embedder"]):
             n_gpu_layers=n_gpu_layers,
             main_gpu=main_gpu,
         )
-        known = Prefixes()
+        default_prefixes = Prefixes()
         if isinstance(model, str | os.PathLike):
-            known = known_prefixes("/".join(Path(model).parts[-2:]))
-        self.query_prefix = _prefix("query_prefix", query_prefix, known.query)
-        self.passage_prefix = _prefix("passage_prefix", passage_prefix, known.passage)
+            default_prefixes = known_prefixes("/".join(Path(model).parts[-2:]))
+        self.query_prefix = _prefix("query_prefix", query_prefix, default_prefixes.query)
+        self.passage_prefix = _prefix("passage_prefix", passage_prefix, default_prefixes.passage)
         super().__init__(
             model,
             options,
@@ -179,7 +179,8 @@ class Encoder(SharedModel["Embedder"]):
         Raises:
             EncoderError: the encoder is closed.
         """
-        self._jobs.check_here()  # in a forked process the vocabulary's lock may be held forever
+        # In a forked process, the vocabulary's lock may be held forever.
+        self._jobs.check_not_forked()
         return self._model.count_tokens(text)
 
     def passages_of(self, text: str, *, kind: Kind | None = None) -> list[str]:

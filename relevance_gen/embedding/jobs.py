@@ -88,28 +88,28 @@ class Jobs:
         error_class: the class of the errors that the queue raises.
 
     Attributes:
-        closed: the error with which the queue was closed; None while it accepts jobs.
+        close_reason: the error with which the queue was closed; None while it accepts jobs.
     """
 
     def __init__(self, owner: str, error_class: type[RelevanceGenError]) -> None:
         self.owner = owner
         self.error_class = error_class
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._waiting: deque[Job[Any]] = deque()
         self._pid = os.getpid()
-        self.closed: BaseException | None = None
+        self.close_reason: BaseException | None = None
 
     @property
-    def forked(self) -> bool:
+    def is_forked(self) -> bool:
         """Whether this process was forked after the queue was created.
 
         It then lacks the thread that serves jobs.
         """
         return self._pid != os.getpid()
 
-    def check_here(self) -> None:
+    def check_not_forked(self) -> None:
         """Raise an `error_class` in a process that was forked after the queue was created."""
-        if self.forked:
+        if self.is_forked:
             raise self.error_class(
                 f"this {self.owner} was created before this process was forked, and its thread exists only in the parent; "
                 f"start processes with the 'spawn' method, or create the {self.owner} after the fork"
@@ -118,37 +118,38 @@ class Jobs:
     def put(self, job: Job[Any]) -> None:
         """Queue a job.
 
-        Raise an `error_class` if the queue is closed, or if this process was forked after its creation.
+        Raise an `error_class` if the queue is closed, or if this process was forked after its
+        creation.
         """
-        self.check_here()
-        with self._changed:
-            if self.closed is not None:
+        self.check_not_forked()
+        with self._condition:
+            if self.close_reason is not None:
                 # A new error each time: one object raised repeatedly would keep the texts of all
                 # callers alive in its traceback.
-                raise self.error_class(str(self.closed)) from self.closed.__cause__
+                raise self.error_class(str(self.close_reason)) from self.close_reason.__cause__
             self._waiting.append(job)
-            self._changed.notify()
+            self._condition.notify()
 
     def take(self) -> Job[Any] | None:
         """Wait for the next job whose future is not done; return None if the queue is closed."""
-        with self._changed:
+        with self._condition:
             while True:
-                if self.closed is not None:
+                if self.close_reason is not None:
                     return None
                 while self._waiting:
                     job = self._waiting.popleft()
                     if not job.future.done():
                         return job
-                self._changed.wait()
+                self._condition.wait()
 
     def put_back(self, job: Job[Any]) -> None:
         """Queue a job again unless its future is done; fail the job if the queue is closed."""
-        with self._changed:
-            if self.closed is None and not job.future.done():
+        with self._condition:
+            if self.close_reason is None and not job.future.done():
                 self._waiting.append(job)
                 return
-        if self.closed is not None:
-            job.settle(self.closed)
+        if self.close_reason is not None:
+            job.settle(self.close_reason)
 
     def close(self, error: BaseException) -> BaseException:
         """Accept no more jobs, and fail all waiting jobs with `error`.
@@ -156,11 +157,11 @@ class Jobs:
         If the queue is already closed, the error of the first call is used instead. Return the
         error that is used.
         """
-        with self._changed:
-            self.closed = error = self.closed or error
+        with self._condition:
+            self.close_reason = error = self.close_reason or error
             failed = list(self._waiting)
             self._waiting.clear()
-            self._changed.notify_all()
+            self._condition.notify_all()
         for job in failed:
             job.settle(error)
         return error

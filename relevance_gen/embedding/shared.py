@@ -125,14 +125,14 @@ class SharedModel(Generic[Model]):
     @property
     def closed(self) -> bool:
         """Whether no more texts are accepted."""
-        return self._jobs.closed is not None
+        return self._jobs.close_reason is not None
 
     def close(self) -> None:
         """Fail all unfinished jobs, and end the thread, which frees the model.
 
         Waits at most `GRACE_S` seconds for the thread. Does nothing in a forked process.
         """
-        if not self._jobs.forked:
+        if not self._jobs.is_forked:
             self._thread.stop()
             self._thread.join(GRACE_S)
 
