@@ -41,26 +41,26 @@ class Quota:
         self._clock = clock
         self._refilled_s = clock()
         # The lock is re-entrant: garbage collection inside it can call `release`.
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._by_client: dict[Hashable, float] = {}
         self._total: float = 0
 
     @property
     def held(self) -> float:
         """The amount that all clients hold together."""
-        with self._changed:
+        with self._condition:
             self._refill()
             return self._total
 
     def held_by(self, client: Hashable) -> float:
         """Return the amount that one client holds."""
-        with self._changed:
+        with self._condition:
             self._refill()
             return self._by_client.get(client, 0)
 
     def has_capacity(self, amount: float = 0, client: Hashable = None) -> bool:
         """Return whether a client can acquire `amount` now without exceeding a limit."""
-        with self._changed:
+        with self._condition:
             if self.held + amount > self.limit:
                 return False
             return self.held_by(client) + amount <= self.client_limit
@@ -82,8 +82,8 @@ class Quota:
 
         Return True if the amount was acquired, False after the timeout.
         """
-        with self._changed:
-            has_capacity = self._changed.wait_for(
+        with self._condition:
+            has_capacity = self._condition.wait_for(
                 lambda: self.has_capacity(amount, client), timeout_s
             )
             if has_capacity:
@@ -104,7 +104,7 @@ class Quota:
 
     def charge(self, amount: float, client: Hashable = None) -> None:
         """Add `amount` even if that exceeds a limit, for a resource that has been used already."""
-        with self._changed:
+        with self._condition:
             self._refill()
             self._total += amount
             held = self._by_client.pop(client, 0) + amount
@@ -114,14 +114,14 @@ class Quota:
 
     def release(self, amount: float = 1, client: Hashable = None) -> None:
         """Release an amount that a client holds, and wake the threads that wait in `acquire`."""
-        with self._changed:
+        with self._condition:
             self.charge(-amount, client)
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     def _refill(self) -> None:
         """Reduce the amount of every client by the refill since the last call, but not below 0.
 
-        The caller must hold `_changed`.
+        The caller must hold `_condition`.
         """
         if not self._refill_per_s:
             return

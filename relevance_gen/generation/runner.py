@@ -419,7 +419,7 @@ class Runner:
         They are `backlog` and `num_total_runners` of the result; a closed runner has 0 ready
         workers.
         """
-        if self._queue.forked:
+        if self._queue.is_forked:
             return Stats(0, 0)
         n_ready = sum(worker.state is ThreadState.READY for worker in self._workers)
         return Stats(self._queue.n_pending_samples, 0 if self.closed else n_ready)
@@ -438,7 +438,7 @@ class Runner:
                 Requests that are not finished by then fail. A thread that is still in a callback 5
                 seconds later is abandoned.
         """
-        if self._queue.forked:
+        if self._queue.is_forked:
             return
         self._queue.close()
         if not drain:
@@ -461,7 +461,7 @@ class Runner:
         )
 
     def _check_not_forked(self) -> None:
-        if self._queue.forked:
+        if self._queue.is_forked:
             raise RunnerClosedError(
                 "this runner belongs to the process that this one was forked from, and has none of its "
                 "threads; start processes with the 'spawn' method, or make the runner after the fork"

@@ -66,7 +66,7 @@ class ModelThread(ABC):
         self.state = ThreadState.LOADING
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run, name=f"relevance_gen-{owner}", daemon=True)
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._owner = owner
         self._pid = os.getpid()
 
@@ -97,8 +97,10 @@ class ModelThread(ABC):
 
         Without `timeout_s`, waits as long as loading takes.
         """
-        with self._changed:
-            return self._changed.wait_for(lambda: self.state is not ThreadState.LOADING, timeout_s)
+        with self._condition:
+            return self._condition.wait_for(
+                lambda: self.state is not ThreadState.LOADING, timeout_s
+            )
 
     def stop(self) -> None:
         """Fail all work immediately; the thread ends after its current computation."""
@@ -112,8 +114,8 @@ class ModelThread(ABC):
         """
         if self.thread.ident is None or self.thread is threading.current_thread():
             return True
-        with self._changed:
-            ended = self._changed.wait_for(lambda: self.state not in _NEXT, timeout_s)
+        with self._condition:
+            ended = self._condition.wait_for(lambda: self.state not in _NEXT, timeout_s)
         if not ended or self.state is ThreadState.LOST:
             return ended
         self.thread.join(timeout_s)
@@ -124,12 +126,12 @@ class ModelThread(ABC):
 
         If it did, the attribute `error` is set to the argument `error`.
         """
-        with self._changed:
+        with self._condition:
             if state not in _NEXT.get(self.state, ()):
                 return False
             self.state = state
             self.error = error
-            self._changed.notify_all()
+            self._condition.notify_all()
         return True
 
     def _end(self, state: ThreadState, error: BaseException | None = None) -> None:

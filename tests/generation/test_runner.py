@@ -219,7 +219,7 @@ def test_cancel_in_worker_thread_while_it_takes_requests(monkeypatch):
                 future.cancel()
 
         monkeypatch.setattr(engine, "add", add_and_cancel)
-        with runner._queue._changed:  # all are queued when the first is taken
+        with runner._queue._condition:  # all are queued when the first is taken
             futures += [runner.submit(GenerationRequest("a", max_tokens=2)) for _ in range(3)]
         assert futures[0].result(timeout=60).num_samples == 1
         assert runner.alive

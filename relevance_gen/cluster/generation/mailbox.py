@@ -64,7 +64,7 @@ class Mailbox:
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._waiting: deque[QueuedRequest] = deque()
         self._origins: dict[int, _Origin] = {}
         self._last_call_s: dict[str, float] = {}
@@ -98,14 +98,14 @@ class Mailbox:
         Raises:
             BaseException: the error that the worker failed with, after all events were returned.
         """
-        with self._changed:
+        with self._condition:
             self._last_call_s[client] = self._last_any_call_s = time.monotonic()
             for queued in requests:
                 request_id = next(self._ids)
                 self._origins[request_id] = _Origin(client, queued.id)
                 self._waiting.append(evolve(queued, id=request_id))
             if requests:
-                self._changed.notify_all()
+                self._condition.notify_all()
             dropped = [
                 request_id
                 for request_id, origin in self._origins.items()
@@ -114,8 +114,8 @@ class Mailbox:
             self._drop(dropped)
         for request_id in dropped:
             self._on_cancel(request_id)
-        with self._changed:
-            self._changed.wait_for(
+        with self._condition:
+            self._condition.wait_for(
                 lambda: self._events.get(client) or self._error is not None, timeout_s
             )
             events = self._events.pop(client, [])
@@ -154,15 +154,15 @@ class Mailbox:
         Returns:
             The requests, with the ids of this mailbox; None if the worker has failed.
         """
-        with self._changed:
+        with self._condition:
             self._capacity = capacity
             for step_event in self._step_events:
                 self._events.setdefault(step_event.client, []).append(step_event.event)
             self._step_events.clear()
-            self._changed.notify_all()
+            self._condition.notify_all()
             dropped = self._drop_lost_clients()
             if not dropped and timeout_s != 0 and not self._waiting and self._error is None:
-                self._changed.wait(timeout_s)
+                self._condition.wait(timeout_s)
             if self._error is not None:
                 return None
             requests: list[QueuedRequest] = []
@@ -177,7 +177,7 @@ class Mailbox:
 
     def deliver(self, _worker_id: int, event: EngineEvent) -> None:
         """Store an event until the current step ends; ignore it if its request was dropped."""
-        with self._changed:
+        with self._condition:
             origin = self._origins.get(event.request_id)
             if origin is None:
                 return
@@ -188,16 +188,16 @@ class Mailbox:
 
     def unregister(self, _worker_id: int, error: BaseException) -> None:
         """Record the worker's error; each client receives its remaining events, then the error."""
-        with self._changed:
+        with self._condition:
             self._error = self._error or error
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     # ── Dropping requests ────────────────────────────────────────────────────────────────────────
 
     def _drop_lost_clients(self) -> list[int]:
         """Drop the requests of clients whose last `exchange` is over `CLIENT_TIMEOUT_S` ago.
 
-        The caller must hold `_changed`.
+        The caller must hold `_condition`.
 
         Returns:
             The mailbox's ids of the dropped requests.

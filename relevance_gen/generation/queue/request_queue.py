@@ -97,7 +97,7 @@ class RequestQueue:
     def __init__(self, max_queue: int, *, routes_by_prefix: bool = True) -> None:
         self.counters = Counters()
         self._routes_by_prefix = routes_by_prefix
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._waiting: OrderedDict[int, PendingRequest] = OrderedDict()
         self._queued_samples = Quota(client_limit=max_queue)
         self._workers: dict[int, _RegisteredWorker] = {}
@@ -113,7 +113,7 @@ class RequestQueue:
         return self._close_reason is not None
 
     @property
-    def forked(self) -> bool:
+    def is_forked(self) -> bool:
         """Whether this process was forked from the process that created the queue.
 
         The threads of the workers exist only in that process, so requests are refused here.
@@ -126,7 +126,7 @@ class RequestQueue:
 
         Counts the samples of waiting requests and of requests that a worker has taken.
         """
-        with self._changed:
+        with self._condition:
             n_taken = sum(
                 pending.n_pending_samples
                 for worker in self._workers.values()
@@ -155,7 +155,7 @@ class RequestQueue:
         is_routed = self._routes_by_prefix and len(self._workers) > 1
         is_routed = is_routed and not queued.context.count_only
         blocks = blocks_of(queued.request.text, client) if is_routed else ()
-        with self._changed:
+        with self._condition:
             if self._close_reason is not None:
                 message = f"the runner takes no more requests: {self._close_reason}"
                 raise RunnerClosedError(message) from self._close_reason
@@ -174,11 +174,11 @@ class RequestQueue:
 
         Does nothing in a forked process.
         """
-        if self.forked:
+        if self.is_forked:
             return  # Another thread may have held the lock at the time of the fork.
-        with self._changed:
+        with self._condition:
             self._close_reason = self._close_reason or RunnerClosedError("the runner is closed")
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     # ── Workers ──────────────────────────────────────────────────────────────────────────────────
 
@@ -188,7 +188,7 @@ class RequestQueue:
         `on_cancel` is called from any thread with the id of a request that the worker has and must
         drop.
         """
-        with self._changed:
+        with self._condition:
             worker_id = next(self._worker_ids)
             self._workers[worker_id] = _RegisteredWorker(on_cancel)
         return worker_id
@@ -209,7 +209,7 @@ class RequestQueue:
         Return ``None`` if no request can follow: the worker was removed, or the queue is closed and
         empty and the worker has no request; then this call removes the worker.
         """
-        with self._changed:
+        with self._condition:
             worker = self._workers.get(worker_id)
             if worker is not None:
                 worker.capacity = capacity
@@ -222,7 +222,7 @@ class RequestQueue:
                 return requests
             if self._waiting and (timeout_s is None or timeout_s > MAX_DEFER_S):
                 timeout_s = MAX_DEFER_S
-            self._changed.wait(timeout_s)
+            self._condition.wait(timeout_s)
             return None if self._is_done(worker_id) else self._choose(worker)
 
     def deliver(self, worker_id: int, event: EngineEvent) -> None:
@@ -236,7 +236,7 @@ class RequestQueue:
             return
         match event:
             case Started(n_samples=n_samples):
-                with self._changed:
+                with self._condition:
                     self._stop_queueing(pending)
                 pending.n_pending_samples -= n_samples
             case TextDelta(sample=sample, text=text):
@@ -254,7 +254,7 @@ class RequestQueue:
         other requests fail with `error`. If no worker is left, all waiting requests fail with it
         too.
         """
-        with self._changed:
+        with self._condition:
             worker = self._workers.pop(worker_id, None)
             if worker is None:
                 return
@@ -269,7 +269,7 @@ class RequestQueue:
                 failed.extend(waiting.values())
             self.counters.requests_failed += len(failed)
             n_left = len(self._workers)
-            self._changed.notify_all()
+            self._condition.notify_all()
         if n_left and not isinstance(error, RunnerClosedError):
             _log.warning("a worker failed; %d workers continue: %s", n_left, error)
         for pending in failed:
@@ -370,7 +370,7 @@ class RequestQueue:
                 KeyError
             ):  # A garbage collection may have cancelled the request just now.
                 self._waiting.move_to_end(queued.id, last=False)
-        self._changed.notify_all()
+        self._condition.notify_all()
 
     def _stop_queueing(self, pending: PendingRequest) -> None:
         """Stop counting the samples of a request as waiting. The caller must hold the lock."""
@@ -407,7 +407,7 @@ class RequestQueue:
             outcome: the response; or an exception, which becomes the error of the future.
         """
         is_failure = isinstance(outcome, BaseException)
-        with self._changed:
+        with self._condition:
             if worker.requests.pop(pending.queued.id, None) is None:
                 return
             self._stop_queueing(pending)
@@ -415,7 +415,7 @@ class RequestQueue:
                 self.counters.requests_failed += 1
             else:
                 self.counters.requests_finished += 1
-            self._changed.notify_all()
+            self._condition.notify_all()
         try:
             if not isinstance(outcome, BaseException):
                 outcome = pending.parse_response(outcome)
@@ -448,7 +448,7 @@ class RequestQueue:
         if not future.cancelled():
             return
         future.set_running_or_notify_cancel()  # `concurrent.futures.wait` waits for this.
-        with self._changed:
+        with self._condition:
             pending = self._waiting.pop(request_id, None)
             holders = [worker for worker in self._workers.values() if request_id in worker.requests]
             for worker in holders:
@@ -457,7 +457,7 @@ class RequestQueue:
                 return  # The request ended a moment ago.
             self._stop_queueing(pending)
             self.counters.requests_cancelled += 1
-            self._changed.notify_all()
+            self._condition.notify_all()
         for worker in holders:
             worker.on_cancel(request_id)
 

@@ -163,7 +163,7 @@ def test_take_idle_worker_with_prefix_gets_request(pair, monkeypatch):
     ]
     for n_waiting, thread in enumerate(waiting, 1):
         thread.start()
-        until(lambda n=n_waiting: len(queue._changed._waiters) == n)
+        until(lambda n=n_waiting: len(queue._condition._waiters) == n)
     queue.put(queued_request(1))
     for thread in waiting:
         thread.join()

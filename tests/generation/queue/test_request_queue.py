@@ -342,7 +342,7 @@ def test_garbage_collection_inside_lock_may_cancel():
     worker.take(capacity(2))
     for future in futures[1:3]:
         Stream(future)
-    with queue._changed:
+    with queue._condition:
         gc.collect()
     assert [future.cancelled() for future in futures] == [False, True, True, False]
     assert [queued.id for queued in worker.take(capacity(9), timeout_s=0)] == [3]

@@ -126,7 +126,7 @@ class BoundedExecutor:
         self._metrics = metrics
         # The queued tasks of each client. The first client has the next turn.
         self._queues: dict[Hashable, deque[_Task]] = defaultdict(deque)
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._is_closed = False
         self._mean_s = 0.0
         for number in range(n_threads):
@@ -165,7 +165,7 @@ class BoundedExecutor:
             del future, task  # see the end of `_work`
 
     def _enqueue(self, task: _Task) -> None:
-        with self._changed:
+        with self._condition:
             if self._is_closed:
                 raise ShuttingDownError
             if not self._slots.acquire(1, task.client):
@@ -175,18 +175,18 @@ class BoundedExecutor:
                 )
             self._queues[task.client].append(task)
             self._show_queued()
-            self._changed.notify()
+            self._condition.notify()
 
     def close(self) -> None:
         """Accept no more work, and reject the queued tasks."""
-        with self._changed:
+        with self._condition:
             self._is_closed = True
             rejected = list(itertools.chain.from_iterable(self._queues.values()))
             self._queues.clear()
             for task in rejected:
                 task.is_queued = False
                 self._slots.release(1, task.client)
-            self._changed.notify_all()
+            self._condition.notify_all()
         for task in rejected:
             task.finish(_Outcome(asyncio.Future.set_exception, ShuttingDownError()))
 
@@ -199,7 +199,7 @@ class BoundedExecutor:
 
     def _withdraw(self, task: _Task) -> bool:
         """Remove `task` from the queue; return false if a thread has fetched it already."""
-        with self._changed:
+        with self._condition:
             was_queued = task.is_queued
             if was_queued:
                 task.is_queued = False
@@ -219,7 +219,7 @@ class BoundedExecutor:
     def _serve(self) -> None:
         """Run tasks in this thread until the executor is closed."""
         while True:
-            with self._changed:
+            with self._condition:
                 task = self._fetch()
             if task is None:
                 return
@@ -230,7 +230,7 @@ class BoundedExecutor:
         """Remove and return a queued task of the next client below its limit of threads.
 
         Waits until there is such a task; returns None if there is none and the executor is closed.
-        The caller must hold the lock of `_changed`.
+        The caller must hold the lock of `_condition`.
         """
         while True:
             for client, tasks in self._queues.items():
@@ -243,13 +243,13 @@ class BoundedExecutor:
                     return task
             if self._is_closed:
                 return None
-            self._changed.wait()
+            self._condition.wait()
 
     def _work(self, task: _Task) -> None:
         started_s = time.perf_counter()
         outcome = task.run()
         # Release the slot before the caller continues: its next task must find it free.
-        with self._changed:
+        with self._condition:
             self._mean_s += _SMOOTHING * (time.perf_counter() - started_s - self._mean_s)
             self._threads.release(1, task.client)
             self._slots.release(1, task.client)
