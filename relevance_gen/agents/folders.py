@@ -200,7 +200,7 @@ class Folders:
             snapshot: the state of that folder.
         """
         ending = "/" + located.path.rpartition("/")[2]
-        remedy = "the tool files lists them"
+        remedy = 'call the tool "files" for the paths'
         for known in snapshot.files:
             if ("/" + known).endswith(ending):
                 remedy = f"did you mean {escape_path(_join(located.folder, known))}?"

@@ -111,7 +111,7 @@ def prepare(
     if candidate_sources and not sources:
         n_ctx = model.chat_format.n_ctx
         raise InvalidRequestError(
-            f"must leave room for a sentence of a source in a context of {n_ctx} tokens",
+            f"must leave space for a sentence of a source in a context of {n_ctx} tokens",
             field="question",
             remedy="shorten it, lower max_tokens, or load the model with a larger n_ctx",
         )

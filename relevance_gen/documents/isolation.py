@@ -91,7 +91,8 @@ class DocumentPool:
                 batch = [self._jobs.get(timeout=_IDLE_S)]
             except queue.Empty:
                 with self._lock:
-                    if self._n_unfinished >= self._n_threads:  # a job is on its way
+                    # `submit` may have counted a job that it has not put into the queue yet.
+                    if self._n_unfinished >= self._n_threads:
                         continue
                     self._n_threads -= 1
                 sandbox.close()

@@ -47,7 +47,7 @@ def generate(
     Raises:
         InvalidRequestError: a field is wrong; nothing was computed.
         ModelLoadError: a model is missing or cannot be loaded; the message names a remedy.
-        OverloadedError: too many requests wait already.
+        OverloadedError: too many requests are queued.
         GenerationError: the model failed.
 
     The fields are those of the server's ``POST /generate``.
@@ -81,7 +81,7 @@ def chat(
     Raises:
         InvalidRequestError: a field is wrong, or no template accepts these messages.
         ModelLoadError: a model is missing or cannot be loaded; the message names a remedy.
-        OverloadedError: too many requests wait already.
+        OverloadedError: too many requests are queued.
         GenerationError: the model failed.
     """
     refuse_fields_of_runner(options)

@@ -188,7 +188,7 @@ class Runner:
         Raises:
             InvalidRequestError: a field is wrong, the stop strings are too long, or there are too
                 many EOS tokens. Errors that depend on the model fail the future instead.
-            OverloadedError: too many samples wait already.
+            OverloadedError: too many samples are queued.
             RunnerClosedError: the runner is closed, has failed, or belongs to the process this one
                 was forked from.
         """
@@ -464,7 +464,7 @@ class Runner:
         if self._queue.is_forked:
             raise RunnerClosedError(
                 "this runner belongs to the process that this one was forked from, and has none of its "
-                "threads; start processes with the 'spawn' method, or make the runner after the fork"
+                "threads; start processes with the 'spawn' method, or create the runner after the fork"
             )
 
     def _stop(self) -> None:

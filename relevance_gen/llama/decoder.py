@@ -130,12 +130,11 @@ class Decoder(OpenContext):
         )
         self._set_size(size, n_batch)
         n_bytes = estimate.context_bytes(self.n_ctx, self.n_slots)
-        needed = f"{self.n_slots} slots need {n_bytes >> 20:,} MiB of {memory}"
+        slots = f"{self.n_slots} slots with n_ctx={self.n_ctx}"
+        requirement = f"{slots} need {n_bytes >> 20:,} MiB of {memory}"
         if self.n_ctx * (self.n_slots + 1) >= 2**31 or not memory.holds(n_bytes):
-            raise ModelLoadError(
-                f"n_ctx={self.n_ctx} for {needed}; choose a smaller n_ctx or n_slots"
-            )
-        _log.info("n_ctx=%d for %s", self.n_ctx, needed)
+            raise ModelLoadError(f"{requirement}; choose a smaller n_ctx or n_slots")
+        _log.info("%s", requirement)
 
     def _set_size(self, size: ContextSize, n_batch: int) -> None:
         self.n_ctx = size.n_ctx

@@ -484,7 +484,7 @@ def test_load_with_changed_rank_file_raises_an_error(folder: Path, tmp_path: Pat
     assert len(ChunkIndex.load(folder / "named", encoding=paths[0])) == 1
     with pytest.raises(
         InvalidRequestError,
-        match=r"encoding must be bytes, as when .*, got another encoding of that name",
+        match=r"encoding must be bytes, the encoding that .* was saved with, got another encoding of that name",
     ):
         ChunkIndex.load(folder / "named", encoding=paths[1])
 

@@ -253,7 +253,7 @@ def test_default_context_has_the_training_length(caplog):
         if record.name == "relevance_gen.llama.decoder"
     ]
     assert re.fullmatch(
-        r"n_ctx=2048 for 16 slots need 19 MiB of the machine's memory, of which [\d,]+ are free",
+        r"16 slots with n_ctx=2048 need 19 MiB of the machine's memory, of which [\d,]+ are free",
         line,
     )
 

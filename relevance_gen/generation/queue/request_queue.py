@@ -147,7 +147,7 @@ class RequestQueue:
             on_text: called with the sample index and the new text or `ContentPart` of a sample.
 
         Raises:
-            OverloadedError: too many samples of this client wait already, see `max_queue`.
+            OverloadedError: too many samples of this client are queued, see `max_queue`.
             RunnerClosedError: the queue is closed, or every worker has left.
         """
         client = queued.context.client
@@ -161,8 +161,9 @@ class RequestQueue:
                 raise RunnerClosedError(message) from self._close_reason
             if not self._queued_samples.has_capacity(1, client):
                 n_waiting = self._queued_samples.held_by(client)
+                limit = self._queued_samples.client_limit
                 raise OverloadedError(
-                    f"{n_waiting} samples wait already, and at most {self._queued_samples.client_limit} may"
+                    f"{n_waiting} samples are queued; at most {limit} may be queued"
                 )
             self._enqueue(PendingRequest(queued, on_text, future, blocks=blocks))
         # The callback holds the id only: a future that held the request would hold its texts.

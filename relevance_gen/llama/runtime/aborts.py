@@ -20,7 +20,7 @@ _handlers: dict[int, Callable[[str], None]] = {}
 _SET_TERMINATE = "_ZSt13set_terminatePFvvE"
 """The name of ``std::set_terminate`` in libstdc++ and libc++."""
 _CPP_LIBRARIES = {"linux": "libstdc++.so.6", "darwin": "libc++.1.dylib"}
-_UNCAUGHT = b"a C++ exception was not caught, as if a GPU is lost"
+_UNCAUGHT = b"a C++ exception was not caught, for example because a GPU was lost"
 _lost_backends: list[str] = []
 """Why threads of a backend ended; computations on GPUs may hang afterwards."""
 _former_terminate: list[Any] = []

@@ -92,7 +92,7 @@ class EmbeddingService:
             ContextLengthError: a text fills the encoder's context, so that its end may be missing,
                 and such texts are refused.
             TooLargeError: more texts than may ever wait.
-            OverloadedError: too many texts wait already.
+            OverloadedError: too many texts wait.
             TimedOutError: the texts were not encoded in time.
         """
         name = self.registry.name_of("embed", task.model)
@@ -146,7 +146,7 @@ class EmbeddingService:
 
         Raises:
             TooLargeError: more texts than may ever wait.
-            OverloadedError: too many texts wait already.
+            OverloadedError: too many texts wait.
             TimedOutError: the texts were not encoded in time.
             EncoderError: encoding failed.
         """
@@ -168,7 +168,7 @@ class EmbeddingService:
 
         Raises:
             TooLargeError: the task has more texts than this limit.
-            OverloadedError: too many texts wait already.
+            OverloadedError: too many texts wait.
         """
         n_texts = len(task.texts)
         quota = self._text_quotas[name]

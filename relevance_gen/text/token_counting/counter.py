@@ -191,7 +191,8 @@ def counter_of_saved(
     counter = token_counter(encoding)
     if counter.name != name or counter.fingerprint != fingerprint:
         other = "another encoding of that name" if counter.name == name else counter.name
-        raise InvalidRequestError(f"must be {name}, as when {path} was saved", "encoding", other)
+        rule = f"must be {name}, the encoding that {path} was saved with"
+        raise InvalidRequestError(rule, "encoding", other)
     return counter
 
 

@@ -318,7 +318,7 @@ def test_put_full_queue_raises():
     queue = RequestQueue(3)
     worker = QueueWorker(queue, ignore)
     queue.put(queued_request(1, 3))
-    with pytest.raises(OverloadedError, match="3 samples wait already"):
+    with pytest.raises(OverloadedError, match="3 samples are queued"):
         queue.put(queued_request(2))
     worker.take(capacity(1))
     queue.put(queued_request(2))
