@@ -89,7 +89,7 @@ def did_you_mean(word: str, names: Iterable[str], otherwise: str) -> str:
 
 
 def to_install(extra: str) -> str:
-    """Return the command that installs the packages of an extra, without those of other extras."""
+    """Return the command that installs the packages of an extra, and of that extra only."""
     # Importing this module takes long, and few errors need it.
     from importlib.metadata import PackageNotFoundError, requires
 
@@ -117,12 +117,12 @@ class InvalidRequestError(RelevanceGenError, ValueError):
     "top_n must be an integer of at least 1, got 0".
 
     Args:
-        rule: what the field must be, or what is wrong with it; a sentence of its own if there is
-            no field.
+        rule: the broken rule or the defect, such as "must not be empty" or "is damaged"; a complete
+            sentence if `field` is None.
         field: path of the offending field, e.g. ``"chunk_txts[3].text"``; ``None`` if the whole
             input is wrong.
         got: short description of the value; ``None`` if the message does not need it.
-        remedy: what the caller can do.
+        remedy: advice for the caller; None for no advice.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class InvalidRequestError(RelevanceGenError, ValueError):
             field: path of the field.
             allowed: a phrase that describes the allowed values, such as "a string or None".
             got: the value of the field, which the message describes in short.
-            remedy: what the caller can do.
+            remedy: advice for the caller; None for no advice.
         """
         return cls(f"must be {allowed}", field, describe(got), remedy)
 
@@ -278,7 +278,7 @@ class UnknownIndexError(ClusterError, LookupError):
     """The cluster does not have an index with the requested name.
 
     Attributes:
-        field: the caller's name of the field with the index's name; ``None`` if there is no field.
+        field: the caller's name of the field with the index's name; ``None`` without such a field.
     """
 
     def __init__(self, message: str, *, field: str | None = None) -> None:

@@ -23,7 +23,7 @@ RESULT_COLUMNS = ("score", "position", "metadata", "text")
 def result_row(result: Any, prefix: str = "") -> Row:
     """Return the `Row` that displays a search result in a list or a table.
 
-    Its cells are those of `RESULT_COLUMNS` except the text. `prefix` precedes the score.
+    It has a cell for each column of `RESULT_COLUMNS` except the text. `prefix` precedes the score.
     """
     score = f"{prefix}{result.chunk_score:.3f}"
     position = str(result.original_index)

@@ -143,7 +143,7 @@ def escape_html(text: str) -> str:
 
 
 def _excerpt(row: Row, n_chars: int) -> _Excerpt:
-    """Choose at most `n_chars` of a row's text to show, around its focus if it has one."""
+    """Choose at most `n_chars` of a row's text to show, around its focus unless that is None."""
     start = 0
     if row.focus is not None and row.focus[1] > n_chars:
         focus_start, focus_end = row.focus

@@ -8,12 +8,12 @@ without English stop words; and p are the parts of a name::
     recall     = Σ_w idf(w) · max_p alike(p, w) / Σ_w idf(w)       share of the question in the name
     precision  = Σ_p √|p| · max_w alike(p, w) / Σ_p √|p|           share of the name in the question
     name(f)    = √recall · precision²                              of the file name
-    defines(f) = max over definitions of √recall · precision · level   for types, and for others
+    defines(f) = max over definitions of √recall · precision · level   for types and for non-types
     exact(f)   = max over definitions of level, if the question contains the name as an identifier;
-                 0.6 of it if only case and underscores differ         for types, and for others
+                 0.6 of it if only case and underscores differ         for types and for non-types
 
-    S(f) = (chunks + 1.5 name + 0.8 defines(types) + 0.8 defines(others)
-            + 0.6 exact(types) + 0.6 exact(others))
+    S(f) = (chunks + 1.5 name + 0.8 defines(types) + 0.8 defines(non-types)
+            + 0.6 exact(types) + 0.6 exact(non-types))
            · (0.4 for tests and examples, unless the question is about tests)
 
 The best file has the score c₁, any other file c₁ · S(f) / max S. For each chunk of a file, the sum
@@ -21,9 +21,10 @@ c + 0.8 defines + 0.6 exact of the chunk alone is computed. The chunk with the h
 score of the file; the scores of the other chunks are in proportion to their sums.
 
 |p| is the number of letters of a part. alike(p, w) is 1 if the stems are equal, or if p consists of
-adjacent words of the question, including w, written as one word. It is √(m / longer) if one of p
-and w begins with the stem of the other, which has m ≥ 3 letters; longer is the number of letters of
-the longer of p and w. Otherwise it is 0. Levels are defined in `relevance_gen.folders.identifiers`.
+adjacent words of the question, including w, written as one word. It is √(m / longer) if p begins
+with the stem of w, or w with the stem of p, and this stem has m ≥ 3 letters; longer is the number
+of letters of the longer of p and w. Otherwise it is 0. Levels are defined in
+`relevance_gen.folders.identifiers`.
 
 The formula is ours; measured in docs/retrieval.md.
 """

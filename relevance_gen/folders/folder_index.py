@@ -66,10 +66,10 @@ class FolderIndex(BaseIndex):
     """A searchable index of the files of a folder, updated before each search. Thread-safe.
 
     Files are selected as by ``relevance-gen search``. Before each search, the index reads files
-    that were added or changed. Results are bit-identical to those of a new index. The metadata of a
-    result has its ``path``, relative to the folder, with ``first_line`` and ``last_line``, from 1,
-    or the ``page``, ``slide``, ``sheet`` or ``chapter``, and ``start`` and ``end``, characters of
-    that text, from 0.
+    that were added or changed. Results are bit-identical to the results of a new index. The
+    metadata of a result has its ``path``, relative to the folder, with ``first_line`` and
+    ``last_line``, from 1, or the ``page``, ``slide``, ``sheet`` or ``chapter``, and ``start`` and
+    ``end``, characters of that text, from 0.
 
     Files are read at the first search. The index is cached in the user's cache folder for the next
     process; see `relevance_gen.folders.cache`. Documents, such as PDF and HTML, are parsed in
@@ -81,10 +81,10 @@ class FolderIndex(BaseIndex):
         root: the folder.
         glob: patterns as in an ignore file, relative to the folder. The last pattern that matches a
             file decides: the file is included, or excluded if the pattern begins with ``!``. A file
-            that no pattern matches is excluded, unless all patterns begin with ``!``. Patterns also
-            include hidden and ignored files.
-        types: names of file types, as in ``relevance-gen search --type-list``, of which a file must
-            have one.
+            without a matching pattern is excluded, unless all patterns begin with ``!``. Patterns
+            also include hidden and ignored files.
+        types: names of the types of the files to include, as in
+            ``relevance-gen search --type-list``; empty for all types.
         hidden: whether to include names that begin with a dot.
         no_ignore: whether to include files that ignore files exclude.
         follow: whether to follow symbolic links, also to files outside the folder.
@@ -470,7 +470,7 @@ def _concat_chunks(files: Mapping[str, ReadFile]) -> Chunks:
 class _PublishSchedule:
     """Decides when a snapshot is published although documents are still being read.
 
-    While other threads wait for a snapshot, one is published after each interval. The first
+    While other threads wait for a snapshot, a snapshot is published after each interval. The first
     interval is `_PUBLISH_INTERVAL_S` seconds.
 
     Args:

@@ -35,8 +35,8 @@ y, i and e are equal: fly and flies, dying and die, using and use have one prefi
 _OTHER_PREFIX_MASK: Final = np.uint64(0xFFFFFFFFFFFF)
 """Keeps the first six bytes: three letters of a two-byte alphabet."""
 LONG_BYTES: Final = 64
-"""Terms of more bytes are hashed one by one: in the loop over 8-byte words, the terms of a text
-without spaces would take quadratic time."""
+"""Terms of more bytes are hashed separately: in the loop over 8-byte words, which hashes all terms
+together, the terms of a text without spaces would take quadratic time."""
 MAX_SPELLING_BYTES: Final = 64
 """Maximum number of bytes of a term that its spelling in a lexicon has. Terms of this many bytes or
 more cannot be inflected."""

@@ -70,8 +70,8 @@ class Explanation(ExplanationDisplay):
             attributes are 0 outside a `FolderIndex`.
         file_name: contribution of the file's name.
         defined_names: contribution of names that the file defines.
-        exact_identifiers: contribution of the file's name and definitions if the query contains one
-            of them as an identifier.
+        exact_identifiers: contribution of the file's name and definitions if the query contains
+            this name, or a defined name, as an identifier.
         reranker: change made by the reranker, which can be negative. For a chunk outside the
             rerank window: the amount its score was lowered to rank below the reranked chunks.
         passage: the passage that is semantically nearest to the query, for a chunk that the encoder
@@ -79,7 +79,7 @@ class Explanation(ExplanationDisplay):
         relevance: the reranker's relevance, for a chunk that it scored.
         violated_operators: the query's operators that exclude the chunk from the results, as
             written in the query.
-        corrections: as in `SearchMetadata`; the terms are those of the corrected query.
+        corrections: as in `SearchMetadata`; `terms` has the terms of the corrected query.
     """
 
     score: float

@@ -28,13 +28,13 @@ MAX_TOP_LOGPROBS = 20
 MAX_BIASED_TOKENS = 4096
 
 _CONSTRAINTS = ("json_schema", "regex", "grammar", "choice")
-"""Fields that constrain the output. A request has at most one of them."""
+"""Fields that constrain the output, and exclude each other."""
 
 
 def _mutually_exclusive(
     request: GenerationRequest, attribute: Attribute[Any], value: object
 ) -> None:
-    """Validate a field of `_CONSTRAINTS`: if it has a value, no earlier such field may have one.
+    """Validate a field of `_CONSTRAINTS`: with a value, it excludes values of the earlier fields.
 
     Later fields are not set yet, because attrs sets and validates fields in their order.
 
@@ -91,12 +91,12 @@ class GenerationRequest:
         max_tokens: maximum number of tokens to generate for each sample, at least 1.
         min_tokens: number of tokens at the start of a sample that contain no end-of-sequence token
             and complete no stop string; at most max_tokens.
-        eos_token_ids: generation stops when one of these tokens is produced; the model's own
-            end-of-sequence token does not stop it unless it is listed.
+        eos_token_ids: tokens at which generation stops; the model's own end-of-sequence token does
+            not stop it unless it is listed.
         max_input_tokens: truncate the prompt to this many tokens, keeping its end; 0 = no limit.
         num_samples: number of independent samples, in [1, MAX_SAMPLES].
-        stop: a non-empty string, or several; generation stops when one of them is produced, and the
-            output omits it.
+        stop: a non-empty string, or several; generation stops at the first occurrence of a stop
+            string, and the output omits this stop string.
         temperature: 0 = greedy; higher is more varied.
         top_k: keep the k most likely tokens; 0 = off.
         top_p: keep the smallest set of tokens whose total probability reaches this value, in [0,
@@ -112,13 +112,13 @@ class GenerationRequest:
         allowed_token_ids: draw only these tokens, which also excludes end-of-sequence tokens that
             are not listed; empty = all tokens are allowed.
         json_schema: each sample is JSON that conforms to this schema, which may be written as a
-            string, or be a pydantic class. At most one of this and the next three fields can be
-            given; all but ``choice`` need the extra ``constrained``.
+            string, or be a pydantic class. This and the next three fields exclude each other; all
+            but ``choice`` need the extra ``constrained``.
         regex: each sample is text that fully matches this regular expression.
         grammar: each sample is text of this context-free grammar, in llguidance's dialect of Lark
             or in GBNF.
-        choice: each sample is one of these strings, regardless of how they are tokenized; at least
-            one, none empty.
+        choice: each sample equals a string of this list, regardless of how the string is tokenized;
+            at least one string, each non-empty.
         logprobs: return each token's natural log probability under the model's own distribution.
         top_logprobs: return for each token this many most likely tokens at its position, in [0,
             MAX_TOP_LOGPROBS].

@@ -35,7 +35,7 @@ _LARK_START: Final = re.compile(r'//[^\n]*|"(?:\\.|[^"\\\n])*+"?|/(?:\\.|[^/\\\n
 """A comment, string or regular expression of a Lark grammar, or the name of its start rule.
 
 A string or regular expression without an end reaches to the end of its line or to a line break
-behind a backslash, so that matching takes linear time.
+after a backslash, so that matching takes linear time.
 """
 
 
@@ -45,7 +45,7 @@ def grammar_fields(
     tool_calls: ToolCallFormat | None,
     reasoning_end: str,
 ) -> dict[str, Any]:
-    """Return fields with a grammar that permits only valid turns, to replace those of `request`.
+    """Return a grammar that permits only valid turns, as fields that replace fields of `request`.
 
     In a valid turn, the answer matches the request's own constraint, such as a JSON schema, unless
     a call is required: then that constraint is ignored. The arguments of tool calls are JSON
@@ -53,8 +53,8 @@ def grammar_fields(
     strict.
 
     The result is empty, so that tool calls are not constrained, if no call is required, no tool is
-    strict, a turn may contain several calls, and the request has no constraint of its own. It is
-    also empty if there are no tools and the fields of `request` permit only valid turns already.
+    strict, a turn may contain several calls, and the request is not constrained. Without
+    callable tools, it is also empty if the fields of `request` permit only valid turns already.
 
     Args:
         conversation: the tools, and which of them must be called.
@@ -183,8 +183,8 @@ def _lark_string(text: str) -> str:
 def _arguments_schema(tool: ToolDefinition) -> Mapping[str, Any]:
     """Return the schema of a tool's arguments for llguidance.
 
-    Formats that llguidance does not support are removed. If the schema lists properties, it allows
-    no others, unless it has ``additionalProperties`` itself.
+    Formats that llguidance does not support are removed. If the schema lists properties, further
+    properties are excluded, unless it has ``additionalProperties`` itself.
     """
     schema = without_unknown_formats(dict(tool.parameters))
     options = schema.get("x-guidance")
