@@ -194,7 +194,7 @@ def test_busy_reranker_is_skipped() -> None:
     def late(searcher: Searcher, service: RerankingService, _: Metrics) -> None:
         assert ask(searcher, 2) == ({"Reranker": "busy"}, expected())
         assert [future.cancelled() for future in held.futures] == [True]
-        assert service._passages.held == service._searches.held == 0
+        assert service._passage_quota.held == service._search_quota.held == 0
 
     with_searcher(late, lambda: held, reranker_timeout_s=0.001)
     full = HeldReranker()
@@ -209,7 +209,7 @@ def test_busy_reranker_is_skipped() -> None:
                 future.set_result(Scores(np.array([0.25, 0.5], np.float32), np.array([3, 3])))
             assert len({str(one.result(60)) for one in waiting}) == 1
             assert waiting[0].result()[0] == {}
-        assert service._passages.held == service._searches.held == 0
+        assert service._passage_quota.held == service._search_quota.held == 0
 
     with_searcher(crowded, lambda: full)
 
@@ -232,7 +232,7 @@ def test_cancelled_search_leaves_the_reranker() -> None:
             with pytest.raises(RequestCancelledError):
                 waiting.result(60)
         assert held.futures[0].cancelled()
-        assert service._passages.held == service._searches.held == 0
+        assert service._passage_quota.held == service._search_quota.held == 0
         assert "relevance_gen_searches_without_reranker_total 0" in metrics.exposition({})
 
     with_searcher(work, lambda: held)
