@@ -106,7 +106,7 @@ def starts_of(lengths: npt.NDArray[Any]) -> Offsets:
     >>> starts_of(np.array([2, 3, 1])).tolist()
     [0, 2, 5]
     """
-    starts = np.cumsum(lengths, dtype=np.int64)
+    starts = lengths.cumsum(dtype=np.int64)
     starts -= lengths
     return starts
 
@@ -188,7 +188,7 @@ def runs(values: npt.NDArray[Any]) -> tuple[Offsets, Offsets]:
     inner = is_edge[1:-1]
     np.not_equal(values[1:], values[:-1], out=inner)
     edges: Offsets = is_edge.nonzero()[0]
-    return edges[:-1], np.diff(edges)
+    return edges[:-1], edges[1:] - edges[:-1]
 
 
 def unique(values: npt.NDArray[Number]) -> npt.NDArray[Number]:

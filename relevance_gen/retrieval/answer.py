@@ -192,18 +192,22 @@ def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[TermMatch]
         InvalidRequestError: more than `MAX_FORMS` terms begin with a prefix in the query.
     """
     matches = segments.match_terms(MatchRequest(query.terms)).matches
-    terms = []
-    for term, term_match in zip(query.terms, matches, strict=True):
-        is_crowded = term_match.match.ids.size > term_matching.MAX_FORMS
-        if is_crowded and term.is_prefix:
+    terms = list(query.terms)
+    has_crowded = False
+    for i, term_match in enumerate(matches):
+        if term_match.match.ids.size <= term_matching.MAX_FORMS:
+            continue
+        term = terms[i]
+        if term.is_prefix:
             raise InvalidRequestError(
                 f"must have prefixes that match at most {term_matching.MAX_FORMS:,} words",
                 "query",
                 f"{term.word}*",
                 remedy="use a longer prefix",
             )
-        terms.append(evolve(term, inflected=False) if is_crowded else term)
-    if terms == list(query.terms):
+        terms[i] = evolve(term, inflected=False)
+        has_crowded = True
+    if not has_crowded:
         return query, matches
     query = evolve(query, terms=tuple(terms))
     return query, segments.match_terms(MatchRequest(query.terms)).matches

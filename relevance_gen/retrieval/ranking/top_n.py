@@ -29,7 +29,9 @@ def at_least_as_good(scores: Floats, n: int) -> Offsets:
         positive: Offsets = (scores > 0.0).nonzero()[0]
         return positive
     maxima = _block_maxima(scores, n)
-    rows = _reaching(scores, maxima, _nth_best(maxima, n) if maxima.size else 0.0)
+    if not maxima.size:
+        return _reaching(scores, maxima, _nth_best(scores, n))
+    rows = _reaching(scores, maxima, _nth_best(maxima, n))
     if rows.size <= n:
         return rows
     candidates = scores.take(rows)

@@ -78,6 +78,9 @@ LEAD_WEIGHT: Final = 0.05
 PHRASE_WEIGHT: Final = 0.2
 _WEIGHTS: Final = np.array([BIGRAM_WEIGHT, COVERAGE_WEIGHT, LEAD_WEIGHT, PHRASE_WEIGHT])
 
+_POWERS_OF_TWO: Final = np.left_shift(1, np.arange(MAX_WORDS, dtype=np.uint32))
+_ZERO: Final[Floats] = np.zeros(1)
+
 _Words = npt.NDArray[np.uint8]
 """For each token the word of the query that it matches, counted from 1; 0 for none."""
 _Masks = npt.NDArray[Any]
@@ -399,7 +402,7 @@ def _bits(size: int, n_weighted: int) -> _Masks:
     elif n_weighted <= 16:
         dtype = np.uint16
     bits = np.zeros(size, dtype)
-    bits[1 : n_weighted + 1] = np.left_shift(1, np.arange(n_weighted))
+    bits[1 : n_weighted + 1] = _POWERS_OF_TWO[:n_weighted]
     return bits
 
 
@@ -412,8 +415,8 @@ def _idf_sums(idf: Sequence[float]) -> list[Floats]:
     """
     tables = []
     for start in range(0, max(len(idf), 1), 8):
-        sums = [0.0]
+        sums = _ZERO
         for word_idf in idf[start : start + 8]:
-            sums += [total + word_idf for total in sums]
-        tables.append(np.array(sums))
+            sums = np.concatenate((sums, sums + word_idf))
+        tables.append(sums)
     return tables
