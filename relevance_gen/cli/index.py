@@ -182,7 +182,7 @@ def _write_sharded(
         InvalidRequestError: ``--encoder`` is given, or the folder has files of another kind.
     """
     from relevance_gen.shards.sharded_index import ShardedIndex
-    from relevance_gen.shards.version_store import holds_index
+    from relevance_gen.shards.versions import holds_index
 
     if args.encoder is not None:
         rule = "cannot be used: an index in a folder or at an address stores no vectors"

@@ -15,9 +15,8 @@ from attrs import evolve, frozen
 
 from relevance_gen.arrays import Offsets
 from relevance_gen.errors import IndexConflictError, IndexFormatError
-from relevance_gen.shards.manifest import IndexVersion, ShardRecord
 from relevance_gen.shards.shard_files import ShardEditor, ShardWriter
-from relevance_gen.shards.version_store import VersionStore
+from relevance_gen.shards.versions import IndexVersion, ShardRecord, VersionStore
 
 FindInVersion: TypeAlias = Callable[[IndexVersion], Offsets]
 """A function that selects chunks of a version, and returns their ascending positions."""

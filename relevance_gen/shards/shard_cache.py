@@ -23,13 +23,13 @@ from attrs import frozen
 from relevance_gen.errors import IndexFormatError, IndexUnavailableError
 from relevance_gen.folders.cache import folder_lock
 from relevance_gen.locks import try_lock
-from relevance_gen.shards.manifest import (
+from relevance_gen.shards.object_store import ObjectStore
+from relevance_gen.shards.versions import (
     IndexVersion,
     StoredFile,
     parse_version,
     serialize_version,
 )
-from relevance_gen.shards.object_store import ObjectStore
 
 _BLOCK_BYTES: Final = 8 << 20
 """Number of bytes that one request to the store fetches."""

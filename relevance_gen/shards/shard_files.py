@@ -27,9 +27,9 @@ from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment, Statistics
 from relevance_gen.index.spill import Spill
 from relevance_gen.retrieval.weighting import weighting_named
-from relevance_gen.shards.manifest import IndexVersion, ShardRecord, StoredFile, new_name
 from relevance_gen.shards.object_store import ObjectStore
 from relevance_gen.shards.shard_cache import ShardCache
+from relevance_gen.shards.versions import IndexVersion, ShardRecord, StoredFile, new_name
 from relevance_gen.text.token_counting import TokenCounter
 from relevance_gen.types import WeightingName
 
@@ -417,10 +417,9 @@ class LocalShardEditor:
         if 0 < 2 * remaining.statistics.n_chunks < segment.size:
             rewritten = _merge_segments([remaining])
             return self.writer.write(rewritten, shard.first, shard.stop, n_tokens)
-        removed = np.union1d(shard.removed_positions, positions)
         return evolve(
             shard,
-            removed=shard.encode_removed(removed),
+            removed=shard.encode_removed(positions),
             n_tokens=n_tokens,
             **self.writer.statistics_fields(remaining),
         )

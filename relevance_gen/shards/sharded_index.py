@@ -20,7 +20,6 @@ from relevance_gen.retrieval.ports import Segments
 from relevance_gen.retrieval.positions import FindPositions
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.changes import IndexWriter
-from relevance_gen.shards.manifest import IndexVersion, ShardRecord
 from relevance_gen.shards.object_store import as_address
 from relevance_gen.shards.shard_cache import ShardCache
 from relevance_gen.shards.shard_files import (
@@ -29,7 +28,7 @@ from relevance_gen.shards.shard_files import (
     ShardWriter,
     batches_of,
 )
-from relevance_gen.shards.version_store import VersionStore
+from relevance_gen.shards.versions import IndexVersion, ShardRecord, VersionStore
 from relevance_gen.text.token_counting import (
     Encoding,
     TokenCounter,

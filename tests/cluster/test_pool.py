@@ -20,7 +20,7 @@ from relevance_gen.cluster.search.pool import (
     group_by_searcher,
 )
 from relevance_gen.errors import ClusterError
-from relevance_gen.shards.manifest import ShardRecord, StoredFile
+from relevance_gen.shards.versions import ShardRecord, StoredFile
 
 
 def pool_of(n_searchers: int) -> SearcherPool:

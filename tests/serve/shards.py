@@ -8,7 +8,6 @@ import numpy as np
 
 from relevance_gen.index.records.validation import read_chunks
 from relevance_gen.shards.changes import IndexWriter
-from relevance_gen.shards.manifest import IndexVersion, ShardRecord
 from relevance_gen.shards.object_store import as_address
 from relevance_gen.shards.shard_files import (
     LocalShardEditor,
@@ -16,7 +15,7 @@ from relevance_gen.shards.shard_files import (
     ShardWriter,
     batches_of,
 )
-from relevance_gen.shards.version_store import VersionStore
+from relevance_gen.shards.versions import IndexVersion, ShardRecord, VersionStore
 from relevance_gen.text.token_counting import token_counter
 from relevance_gen.types import WeightingName
 

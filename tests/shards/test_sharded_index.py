@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError
 from relevance_gen.errors import IndexConflictError, IndexFormatError
 from relevance_gen.shards import changes, shard_files
-from relevance_gen.shards.manifest import ShardRecord
 from relevance_gen.shards.object_store import ObjectStore
 from relevance_gen.shards.shard_cache import ShardCache
 from relevance_gen.shards.sharded_index import ShardedIndex
+from relevance_gen.shards.versions import ShardRecord
 from tests import strategies
 from tests.profiles import costly
 from tests.retrieval.test_dense_fusion import LetterEncoder

@@ -50,10 +50,9 @@ from relevance_gen.retrieval.ports import Segments
 from relevance_gen.retrieval.positions import FindPositions
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.changes import IndexWriter, copy_version
-from relevance_gen.shards.manifest import IndexVersion, ShardRecord
 from relevance_gen.shards.object_store import as_address, in_thread
 from relevance_gen.shards.shard_files import ShardWriter, batches_of
-from relevance_gen.shards.version_store import VersionStore
+from relevance_gen.shards.versions import IndexVersion, ShardRecord, VersionStore
 from relevance_gen.text.blocks import split_evenly
 from relevance_gen.text.token_counting import (
     Encoding,

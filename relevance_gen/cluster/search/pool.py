@@ -37,7 +37,7 @@ from relevance_gen.cluster.search.searcher import (
     join_response,
 )
 from relevance_gen.errors import ClusterError, IndexFormatError, RelevanceGenError, TimedOutError
-from relevance_gen.shards.manifest import ShardRecord
+from relevance_gen.shards.versions import ShardRecord
 
 _log = logging.getLogger(__name__)
 

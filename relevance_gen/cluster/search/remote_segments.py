@@ -39,7 +39,7 @@ from relevance_gen.retrieval.ranking.features import STORED_FIELDS, merge_featur
 from relevance_gen.retrieval.ranking.sparse_vectors import Sample
 from relevance_gen.retrieval.ranking.top_n import best_rows
 from relevance_gen.retrieval.weighting import weighting_named
-from relevance_gen.shards.manifest import IndexVersion, ShardRecord
+from relevance_gen.shards.versions import IndexVersion, ShardRecord
 
 _MAX_PREFETCHED: Final = 100
 """A searcher sends later features only with at most this number of candidates; there are more

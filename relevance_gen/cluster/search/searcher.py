@@ -29,7 +29,6 @@ from relevance_gen.quota import Quota
 from relevance_gen.retrieval.local_segments import LocalSegments
 from relevance_gen.retrieval.segment_scorer import SegmentScorer
 from relevance_gen.retrieval.weighting import weighting_named
-from relevance_gen.shards.manifest import IndexVersion, ShardRecord
 from relevance_gen.shards.object_store import ObjectStore
 from relevance_gen.shards.shard_cache import ShardCache
 from relevance_gen.shards.shard_files import (
@@ -38,7 +37,7 @@ from relevance_gen.shards.shard_files import (
     ShardWriter,
     read_statistics,
 )
-from relevance_gen.shards.version_store import VersionStore
+from relevance_gen.shards.versions import IndexVersion, ShardRecord, VersionStore
 
 _SEARCH: Final = "search"
 _BUILD: Final = "build"

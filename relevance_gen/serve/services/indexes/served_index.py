@@ -27,10 +27,9 @@ from relevance_gen.folders.snapshot import FolderSnapshot
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.chunk_index import ChunkIndex
 from relevance_gen.serve.settings import Settings
-from relevance_gen.shards.manifest import IndexVersion
 from relevance_gen.shards.shard_cache import ShardCache
 from relevance_gen.shards.sharded_index import VersionReader
-from relevance_gen.shards.version_store import holds_index
+from relevance_gen.shards.versions import IndexVersion, holds_index
 
 _log = logging.getLogger(__name__)
 

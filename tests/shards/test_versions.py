@@ -19,11 +19,10 @@ from relevance_gen.errors import (
     TimedOutError,
 )
 from relevance_gen.index import storage
-from relevance_gen.shards import manifest, version_store
-from relevance_gen.shards.manifest import IndexVersion
+from relevance_gen.shards import versions as versions_module
 from relevance_gen.shards.object_store import ObjectStore, as_address
 from relevance_gen.shards.sharded_index import ShardedIndex
-from relevance_gen.shards.version_store import VersionStore
+from relevance_gen.shards.versions import IndexVersion, VersionStore
 from tests.serve.shards import save_shards, write_shards
 from tests.shards.states import read_states, state
 
@@ -110,9 +109,9 @@ def test_writer_killed_at_each_step_leaves_a_complete_version(
         count_down()
         write(self, *args, **kwargs)
 
-    monkeypatch.setattr(version_store, "_RETENTION_S", 0)
-    monkeypatch.setattr(version_store, "_UNKNOWN_RETENTION_S", 0)
-    monkeypatch.setattr(version_store, "_SWEEP_INTERVAL", 1)
+    monkeypatch.setattr(versions_module, "_RETENTION_S", 0)
+    monkeypatch.setattr(versions_module, "_UNKNOWN_RETENTION_S", 0)
+    monkeypatch.setattr(versions_module, "_SWEEP_INTERVAL", 1)
     save_shards(location, state(0), 2)
     expected, step, is_done = {"0"}, 0, False
     while not is_done:
@@ -143,7 +142,7 @@ def test_replaced_files_remain_for_readers(location: str, monkeypatch: pytest.Mo
     for number in (1, 2):
         save_shards(location, state(number), 1)
         assert names_at(location) >= {first.name, *first.files}
-    monkeypatch.setattr(version_store, "_RETENTION_S", 0)
+    monkeypatch.setattr(versions_module, "_RETENTION_S", 0)
     save_shards(location, state(3), 1)
     assert len([name for name in names_at(location) if name.endswith(".shard")]) == 1
 
@@ -152,8 +151,8 @@ def test_unpublished_files_of_others_are_not_removed(
     location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that another writer is about to publish survives the sweep."""
-    monkeypatch.setattr(version_store, "_SWEEP_INTERVAL", 1)
-    monkeypatch.setattr(version_store, "_RETENTION_S", 0)
+    monkeypatch.setattr(versions_module, "_SWEEP_INTERVAL", 1)
+    monkeypatch.setattr(versions_module, "_RETENTION_S", 0)
     index = ShardedIndex.build(state(0), location)
     append, other = ShardedIndex.add, ShardedIndex.open(location)
     build = index._shard_writer.build
@@ -203,7 +202,7 @@ def resealed(content: bytes, changes: dict[str, Any]) -> bytes:
     """Return a manifest with other values and a correct hash."""
     parsed = json.loads(content)
     del parsed["sha256"], parsed["format"]
-    return manifest._seal(parsed | changes)
+    return versions_module._seal(parsed | changes)
 
 
 def test_foreign_manifests_are_neither_read_nor_replaced(tmp_path: Path) -> None:
@@ -285,7 +284,7 @@ def test_version_with_too_many_shards_is_not_published(
 ) -> None:
     """A version file that readers would not accept is refused with a remedy; the version before remains."""
     save_shards(location, state(0), 2)
-    monkeypatch.setattr(version_store, "MAX_SMALL_BYTES", 1000)
+    monkeypatch.setattr(versions_module, "MAX_SMALL_BYTES", 1000)
     with pytest.raises(InvalidRequestError, match=r"to name 9 shards.*compact the index"):
         save_shards(location, state(1, 9), 9)
     assert read_states(location) == {"0"}
@@ -293,8 +292,8 @@ def test_version_with_too_many_shards_is_not_published(
 
 def test_files_of_other_programs_remain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other files in the folder, and files that other programs are writing, are not removed."""
-    monkeypatch.setattr(version_store, "_SWEEP_INTERVAL", 1)
-    monkeypatch.setattr(version_store, "_UNKNOWN_RETENTION_S", 0)
+    monkeypatch.setattr(versions_module, "_SWEEP_INTERVAL", 1)
+    monkeypatch.setattr(versions_module, "_UNKNOWN_RETENTION_S", 0)
     (tmp_path / "notes.txt").touch()
     with storage.replacing(tmp_path / "dogs.index") as file:
         file.write(b"dogs")
