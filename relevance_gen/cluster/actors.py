@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -12,7 +11,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import relevance_gen
-from relevance_gen.cluster.connection import check_connected
+from relevance_gen.cluster.connection import NAMESPACE, check_connected
 from relevance_gen.errors import ClusterError, TimedOutError
 
 START_TIMEOUT_S: Final = 600.0
@@ -48,28 +47,29 @@ class Actor:
     def ping(self) -> None:
         """Respond, regardless of the number of calls that wait for a thread of this actor."""
 
-    @ray.method(concurrency_group=HEALTH)
-    def end(self) -> None:
-        """Block until the actor dies; a caller that waits for the result receives an error then."""
-        threading.Event().wait()
-
 
 def start(
     kind: type[Actor],
     node_id: str,
     *args: Any,
+    name: str | None = None,
     **options: Any,
 ) -> Any:
     """Start an actor on a node, and return its handle without waiting.
 
-    If the actor cannot start, for example because the node is dead, its first call fails.
+    If the actor cannot start, for example because the node is dead, its first call fails. If an
+    actor with the given name exists, the handle of this actor is returned.
 
     Args:
         kind: the actor's class.
         node_id: id of the node.
         *args: arguments of the class.
+        name: name under which all processes find the actor; it does not end with this process.
         **options: options of `ray.remote`.
     """
+    if name is not None:
+        shared = {"namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+        options |= {"name": name, **shared}
     strategy = NodeAffinitySchedulingStrategy(node_id, soft=False)
     decorated: Any = ray.remote  # its type stubs lack concurrency groups
     actor = decorated(num_cpus=0, concurrency_groups=kind.groups)(kind)

@@ -1,4 +1,4 @@
-"""Join a cluster of Ray, or start a cluster on this machine."""
+"""Join a cluster of Ray or start a cluster on this machine, and list its nodes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import ray
+from attrs import frozen
 from ray._private import auto_init_hook
 
 from relevance_gen.errors import ClusterError, InvalidRequestError
@@ -58,15 +59,16 @@ def _join(address: str | None) -> None:
     }
     if address in (None, "auto"):
         address = os.environ.get("RAY_ADDRESS") or address
-    is_optional = address is None
-    if address in (None, "auto"):
+    if address is None:
+        address = _last_cluster() or "local"
+    elif address == "auto":
         address = _last_cluster()
-    if address == "local" or (address is None and is_optional):
+    if address is None:
+        raise ClusterError("no cluster was found: this machine is not a node of a cluster")
+    if address == "local":
         # Ray also takes `local` from the environment, but not together with an address.
         ray.init(address="local", include_dashboard=False, _node_ip_address="127.0.0.1", **options)
         return
-    if address is None:
-        raise ClusterError("no cluster was found: this machine is not a node of a cluster")
     try:
         _probe(address)
     except (OSError, ValueError, OverflowError) as error:
@@ -112,17 +114,44 @@ def _probe(address: str) -> None:
 
 def _is_same(joined: str, address: str) -> bool:
     """Return whether `address` is another form of the address `joined` of a cluster's head."""
-    joined_host, _, joined_port = joined.rpartition(":")
     host, _, port = address.rpartition(":")
-    own_host = ray.util.get_node_ip_address()
-    is_local = host in _LOCAL_HOSTS and joined_host in {own_host, *_LOCAL_HOSTS}
-    return joined_port == port and (joined_host == host or is_local)
+    if host in _LOCAL_HOSTS:
+        host = ray.util.get_node_ip_address()
+    return joined == f"{host}:{port}"
 
 
 def check_connected() -> None:
     """Raise a `ClusterError` if this process is in no cluster, for example after `ray.shutdown`."""
     if not ray.is_initialized():
         raise ClusterError("the connection to the cluster was closed")
+
+
+@frozen
+class Node:
+    """A node of the cluster as Ray describes it, usually a machine."""
+
+    id: str
+    n_cpus: float
+    n_gpus: float
+    address: str = ""  # IP address
+
+
+def living_nodes() -> list[Node]:
+    """Return the nodes that are alive, in the order of their ids; empty without a connection.
+
+    The cluster detects the death of a node after some seconds. Nodes without CPUs and GPUs, such as
+    a head that only coordinates, are left out unless all nodes are of this kind.
+    """
+    if not ray.is_initialized():  # `ray.nodes` would start a cluster
+        return []
+    nodes = []
+    for node in ray.nodes():
+        if node["Alive"]:
+            n_cpus = node["Resources"].get("CPU", 0.0)
+            n_gpus = node["Resources"].get("GPU", 0.0)
+            nodes.append(Node(node["NodeID"], n_cpus, n_gpus, node["NodeManagerAddress"]))
+    with_processors = [node for node in nodes if node.n_cpus or node.n_gpus]
+    return sorted(with_processors or nodes, key=lambda node: node.id)
 
 
 def check_name(name: object) -> None:

@@ -26,8 +26,9 @@ GRACE_S = 5.0
 class ThreadState(Enum):
     """The state of a thread: its value describes it in words.
 
-    `LOADING` is the first state, and `READY` follows if loading succeeds. `stop` changes either
-    state to `STOPPING`. `CLOSED`, `FAILED` and `LOST` are final.
+    `LOADING` is the first state, and `READY` follows if loading succeeds. `LOADING` can follow
+    `READY` if the model is in another process, which must be replaced. `stop` changes either state
+    to `STOPPING`. `CLOSED`, `FAILED` and `LOST` are final.
     """
 
     LOADING = "loading its model"
@@ -40,7 +41,7 @@ class ThreadState(Enum):
 
 _NEXT = {
     ThreadState.LOADING: set(ThreadState) - {ThreadState.LOADING},
-    ThreadState.READY: set(ThreadState) - {ThreadState.LOADING, ThreadState.READY},
+    ThreadState.READY: set(ThreadState) - {ThreadState.READY},
     ThreadState.STOPPING: {ThreadState.CLOSED, ThreadState.LOST},
 }
 """The states that may follow each state; states that are not listed are final."""

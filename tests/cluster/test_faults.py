@@ -18,7 +18,7 @@ import pytest
 
 from relevance_gen import ChunkIndex
 from relevance_gen.cluster import ClusterIndex, ClusterRunner
-from relevance_gen.cluster.placing import living_nodes
+from relevance_gen.cluster.connection import living_nodes
 from relevance_gen.cluster.search import temporary
 from relevance_gen.errors import ChunksMissingError, ClusterError
 from relevance_gen.shards.object_store import ObjectStore

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError
 from relevance_gen.cluster import ClusterIndex
-from relevance_gen.cluster.placing import Node
+from relevance_gen.cluster.connection import Node
 from relevance_gen.cluster.search import index as cluster_index
 from relevance_gen.cluster.search.pool import SearcherPool
 from relevance_gen.errors import ClusterError, IndexFormatError

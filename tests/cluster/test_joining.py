@@ -150,7 +150,8 @@ def test_import_keeps_processes_without_a_head() -> None:
 def test_second_cluster_is_refused(cluster: Any) -> None:
     """A process that has joined a cluster cannot join a second; the same cluster is accepted by any name."""
     connection.connect(cluster.address)
-    for address in (None, "auto", "local"):
+    port = cluster.address.rpartition(":")[2]
+    for address in (None, "auto", "local", f"localhost:{port}"):
         connection.connect(address)
     with (
         closed_address() as there,

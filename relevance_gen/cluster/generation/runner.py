@@ -3,36 +3,230 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Final, Unpack
+from typing import Any, Final, TypeAlias, Unpack
+
+import ray
+from ray.exceptions import RayActorError
 
 from relevance_gen.checks import check_integer, model_source
-from relevance_gen.cluster.connection import check_connected, check_name, connect
-from relevance_gen.cluster.generation.worker import ClusterWorker, RunnerSpec
-from relevance_gen.cluster.placing import Node, least_loaded, living_nodes
-from relevance_gen.errors import ClusterError
+from relevance_gen.cluster.actors import START_TIMEOUT_S, SilentError, check, get_from, start
+from relevance_gen.cluster.connection import (
+    Node,
+    check_connected,
+    check_name,
+    connect,
+    living_nodes,
+)
+from relevance_gen.cluster.generation.runner_actor import Delivery, RunnerActor, RunnerSpec
+from relevance_gen.errors import ClusterError, GenerationError
 from relevance_gen.generation.counters import Counters
+from relevance_gen.generation.queue.events import Failed, Finished
+from relevance_gen.generation.queue.request import NO_CAPACITY
 from relevance_gen.generation.queue.request_queue import RequestQueue
 from relevance_gen.generation.runner import (
     DEFAULT_MAX_QUEUE,
     DEFAULT_PREFIX_CACHE_BYTES,
     Runner,
-    load_model,
 )
+from relevance_gen.generation.worker import Worker
 from relevance_gen.llama.model_thread import ThreadState
 from relevance_gen.llama.options import OptionTypes, model_options, shows_options
+
+WorkerKey: TypeAlias = tuple[str | None, int]
+"""The node id of a worker's runner, and its index on this node; with `n_runners`, the node is None
+and the index is that of the runner."""
 
 _NODE_POLL_S: Final = 1.0
 """Seconds between two checks for new nodes."""
 _MAX_START_ATTEMPTS: Final = 5
 """Attempts to start the first runners; if all of them die while they start, the cluster runner
 fails."""
+_MIN_RETRY_S: Final = 0.05
+_MAX_RETRY_S: Final = 30.0
+"""Maximum seconds between two attempts to start a runner: the pause begins at twice `_MIN_RETRY_S`,
+and is doubled after each attempt."""
+_MAX_CALLS: Final = 64
+"""Maximum number of calls that an actor runs at a time: one `exchange` of each client, which may
+wait, and calls that cancel requests."""
+_STEP_WAIT_S: Final = 0.02
+"""Maximum seconds to wait for a step's events before new and cancelled requests are sent."""
+_IDLE_PING_S: Final = 1.0
+"""Seconds between two calls to an idle runner, which show whether it still runs."""
 _END_STATES: Final = (ThreadState.CLOSED, ThreadState.FAILED, ThreadState.LOST)
+
+
+class ClusterWorker(Worker):
+    """A thread that forwards requests to a runner in another process and delivers its events.
+
+    If the runner dies, the thread starts another runner.
+
+    Args:
+        queue: source of requests.
+        spec: the model and options of the runner.
+        owner_ref: returns the `ClusterRunner` that chooses the nodes; None if it was deleted. The
+            worker does not refer to it, because that would keep an unreferenced runner alive.
+        key: identifies this worker among the workers of the `ClusterRunner`.
+
+    Attributes:
+        node_id: node of the runner; None until it is chosen.
+        n_deaths: number of runners that died, or did not respond, since a runner was ready.
+    """
+
+    _queue: RequestQueue
+
+    def __init__(
+        self,
+        queue: RequestQueue,
+        spec: RunnerSpec,
+        owner_ref: Callable[[], ClusterRunner | None],
+        key: WorkerKey,
+    ) -> None:
+        super().__init__(queue, spec.load, spec.prefix_cache_bytes)
+        self.key = key
+        self.node_id: str | None = None
+        self.n_deaths = 0
+        self._spec = spec
+        self._owner_ref = owner_ref
+        self._client_id = ""
+        self._actor: Any = None
+        self._forwarded: set[int] = set()
+        self._capacity = NO_CAPACITY
+        self._ended_counters = Counters()
+
+    def _serve(self) -> None:
+        while (node := self._choose_node()) is not None:
+            self._actor = self._start_actor(node)
+            self._client_id = secrets.token_hex(8)
+            try:
+                self._wait_ready()
+                while self.state is ThreadState.READY and self._exchange():
+                    pass
+                return
+            except (Exception, SystemExit) as error:
+                failure = self._failure(error)
+            finally:
+                self._release_actor()
+            if self._queue.closed:
+                raise failure
+            self._return_requests(failure)
+            self.n_deaths += 1
+            self.wait_loaded(min(_MIN_RETRY_S * 2**self.n_deaths, _MAX_RETRY_S))
+
+    def _choose_node(self) -> Node | None:
+        """Return the node for the next runner; None if none is needed, or the worker was stopped.
+
+        Raises:
+            ClusterError: see `ClusterRunner.choose_node`.
+        """
+        owner = self._owner_ref()
+        if owner is None or self.state is not ThreadState.LOADING:
+            return None
+        return owner.choose_node(self)
+
+    def _start_actor(self, node: Node) -> Any:
+        """Start a runner or find the shared runner; return its handle without waiting."""
+        name = None
+        if self._spec.name is not None:
+            node_id, index = self.key
+            name = f"runner {self._spec.name} {node_id} {index}"
+        n_gpus = int(node.n_gpus > 0)
+        options = {"max_concurrency": _MAX_CALLS, "num_gpus": n_gpus}
+        return start(RunnerActor, node.id, self._spec, name=name, **options)
+
+    def _wait_ready(self) -> None:
+        """Wait until the runner has loaded its model.
+
+        Raises:
+            ClusterError: the runner cannot start, or has another model or other options.
+            RayActorError: the runner died.
+            SilentError: the runner does not respond.
+            Exception: the error with which loading failed.
+        """
+        self.node_id = check(self._actor, START_TIMEOUT_S)
+        loading = self._actor.wait_loaded.remote(self._spec)
+        self.chat_format = get_from(self._actor, loading)
+        self.n_deaths = 0
+        self._transition(ThreadState.READY)
+
+    def _exchange(self) -> bool:
+        """Send requests and cancellations to the runner, and deliver its new events to the queue.
+
+        Returns:
+            Whether further requests can follow.
+        """
+        timeout_s = 0 if self._forwarded else _IDLE_PING_S
+        requests = self._queue.take(self._worker_id, self._capacity, timeout_s)
+        if requests is None:
+            return False
+        check_connected()
+        cancelled = [self._cancelled.popleft() for _ in range(len(self._cancelled))]
+        self._forwarded.update(queued.id for queued in requests)
+        self._forwarded.difference_update(cancelled)
+        # With no request and free capacity, `take` waits instead.
+        is_busy = bool(self._forwarded) or self._capacity.is_empty
+        wait_s = _STEP_WAIT_S if is_busy else 0.0
+        call = self._actor.exchange.remote(self._client_id, requests, cancelled, wait_s)
+        delivery: Delivery = get_from(self._actor, call)
+        self._capacity = delivery.capacity
+        self.counters = self._ended_counters + delivery.counters
+        for event in delivery.events:
+            if event.request_id not in self._forwarded:
+                continue
+            if isinstance(event, Finished | Failed):
+                self._forwarded.remove(event.request_id)
+            self._queue.deliver(self._worker_id, event)
+        return True
+
+    def _failure(self, error: BaseException) -> GenerationError:
+        """Return the reason why the runner must be replaced.
+
+        Raises:
+            ClusterError: the connection to the cluster was closed; Ray raises errors of many types
+                then.
+            BaseException: `error`, if the runner did not become ready although it lives.
+        """
+        check_connected()
+        if isinstance(error, SilentError):
+            ray.kill(self._actor)
+            return GenerationError(f"a runner on node {self.node_id} does not answer any more")
+        if isinstance(error, RayActorError):
+            return GenerationError(f"a runner on node {self.node_id} died")
+        if self.state is not ThreadState.READY:
+            raise error
+        return GenerationError(f"a runner on node {self.node_id} failed: {error}")
+
+    def _release_actor(self) -> None:
+        """End the runner; if it is shared, only drop the requests of this worker."""
+        if not ray.is_initialized():
+            return  # The actor has ended, or ends when it is unused.
+        if self._spec.name is None:
+            ray.kill(self._actor)
+        elif self._forwarded:
+            self._actor.exchange.remote(self._client_id, (), list(self._forwarded))
+
+    def _return_requests(self, failure: GenerationError) -> None:
+        """Return the requests of an ended runner to the queue; those with streamed text fail.
+
+        The worker registers again before it leaves the queue, because a queue without a worker
+        refuses requests.
+
+        Args:
+            failure: the error of requests that cannot be repeated.
+        """
+        self._forwarded.clear()
+        self._capacity = NO_CAPACITY
+        self._ended_counters = self.counters
+        self._transition(ThreadState.LOADING)
+        worker_id = self._worker_id
+        self._worker_id = self._queue.register(self._cancel)
+        self._queue.unregister(worker_id, failure)
 
 
 @shows_options
@@ -66,7 +260,7 @@ class ClusterRunner(Runner):
         TypeError: an option does not exist.
     """
 
-    _workers: Sequence[ClusterWorker]
+    _workers: list[ClusterWorker]
 
     def __init__(
         self,
@@ -87,121 +281,70 @@ class ClusterRunner(Runner):
         if name is not None:
             check_name(name)
         path = None if model is None else os.fspath(model)
-        checked_options = model_options(options)
-        self._spec = RunnerSpec(
-            load=partial(load_model, path, checked_options),
-            prefix_cache_bytes=prefix_cache_bytes,
-            description=f"{path} {checked_options} {prefix_cache_bytes}",
-        )
-        self._name = name
+        self._spec = RunnerSpec(path, model_options(options), prefix_cache_bytes, name)
         self._n_runners = n_runners
-        self._lock = threading.Lock()
         self._ended_counters = Counters()
-        self._was_ready = False
         connect(address)
-        self._start(self._create_workers, max_queue, prefix_cache_bytes, wait=wait)
-        threading.Thread(
-            target=_poll_nodes, args=(weakref.ref(self),), name="watch-nodes", daemon=True
-        ).start()
-
-    def _create_workers(self, queue: RequestQueue) -> list[ClusterWorker]:
         keys = self._worker_keys()
         if not keys:
             raise ClusterError("the cluster has no node")
-        return [self._create_worker(queue, key) for key in keys]
+        create_workers = partial(self._create_workers, keys)
+        self._start(create_workers, max_queue, prefix_cache_bytes, wait=wait)
+        if n_runners is None:
+            threading.Thread(
+                target=_poll_nodes, args=(weakref.ref(self),), name="watch-nodes", daemon=True
+            ).start()
 
-    def _worker_keys(self) -> list[str]:
-        """Return a key for each worker that should exist now.
-
-        With `n_runners`, a key is an index; otherwise a node id, a space and an index on that node.
-        """
+    def _worker_keys(self) -> list[WorkerKey]:
+        """Return a key for each worker that should exist now."""
         if self._n_runners is not None:
-            return [str(index) for index in range(self._n_runners)]
-        return [
-            f"{node.id} {index}"
-            for node in living_nodes()
-            for index in range(max(1, int(node.n_gpus)))
-        ]
+            return [(None, index) for index in range(self._n_runners)]
+        keys: list[WorkerKey] = []
+        for node in living_nodes():
+            n_workers = max(1, int(node.n_gpus))
+            keys += [(node.id, index) for index in range(n_workers)]
+        return keys
 
-    def _create_worker(self, queue: RequestQueue, key: str) -> ClusterWorker:
-        # A worker's thread must not keep an otherwise unreferenced runner alive.
-        runner_ref = weakref.ref(self)
+    def _create_workers(self, keys: list[WorkerKey], queue: RequestQueue) -> list[ClusterWorker]:
+        return [ClusterWorker(queue, self._spec, weakref.ref(self), key) for key in keys]
 
-        def choose_node(worker: ClusterWorker) -> Node | None:
-            runner = runner_ref()
-            return None if runner is None else runner._choose_node(worker)
-
-        def replace(dead: ClusterWorker) -> None:
-            runner = runner_ref()
-            if runner is not None:
-                runner._replace(dead)
-
-        shared_name = None if self._name is None else f"runner {self._name} {key}"
-        return ClusterWorker(
-            queue, self._spec, choose_node, replace, key=key, shared_name=shared_name
-        )
-
-    def _choose_node(self, worker: ClusterWorker) -> Node | None:
+    def choose_node(self, worker: ClusterWorker) -> Node | None:
         """Return the node for a worker's runner, and store its id as the worker's `node_id`.
 
-        None means that the worker is not needed: its node has left, and there are other workers.
+        It is the node of the worker's key if there is one, otherwise the node with the fewest
+        runners per processor. None means that the worker is not needed: its node has left, and
+        there are other workers.
 
         Raises:
-            ClusterError: runners died repeatedly while they started, and none was ever ready; or
-                the connection to the cluster was closed.
+            ClusterError: the connection was closed, there are no nodes, or the first runners
+                repeatedly died while they started.
         """
         check_connected()
-        workers = self._workers
-        if any(other.state is ThreadState.READY for other in workers):
-            self._was_ready = True
-        if worker.n_deaths >= _MAX_START_ATTEMPTS and not self._was_ready:
+        was_any_ready = any(other.chat_format is not None for other in self._workers)
+        if worker.n_deaths >= _MAX_START_ATTEMPTS and not was_any_ready:
             raise ClusterError(
                 "no runner could be started: its process or its node died repeatedly"
             )
         nodes = living_nodes()
         other_workers = [
-            other for other in workers if other is not worker and other.state not in _END_STATES
+            other
+            for other in self._workers
+            if other is not worker and other.state not in _END_STATES
         ]
-        node_id, _, index_on_node = worker.key.partition(" ")
-        if index_on_node:
-            for node in nodes:
-                if node.id == node_id:
-                    worker.node_id = node.id
-                    return node
-            if other_workers:
-                return None
-        loads = Counter(other.node_id for other in other_workers if other.node_id is not None)
-        node = least_loaded(nodes, loads)
+        node_id, _ = worker.key
+        own_nodes = [node for node in nodes if node.id == node_id]
+        if node_id is not None and not own_nodes and other_workers:
+            return None
+        if not nodes:
+            raise ClusterError("the cluster has no node")
+        n_runners = Counter(other.node_id for other in other_workers)
+
+        def load(node: Node) -> float:
+            return n_runners[node.id] / max(node.n_cpus, 1.0)
+
+        node = min(own_nodes or nodes, key=load)
         worker.node_id = node.id
         return node
-
-    def _replace(self, dead: ClusterWorker) -> None:
-        """Start a worker in place of a worker whose ready runner has died.
-
-        Does nothing if this `ClusterRunner` is closed.
-        """
-        with self._lock:
-            self._was_ready = True
-            if not self.closed:
-                self._add_worker(dead.key, dead)
-
-    def _add_worker(self, key: str, dead: ClusterWorker | None = None) -> None:
-        """Start a worker with a key, and remove ended workers from the list of workers.
-
-        The counters of the removed workers are added to `_ended_counters`. The caller must hold
-        `_lock`.
-
-        Args:
-            key: the key of the new worker, as in `_worker_keys`.
-            dead: a worker to remove although its state does not yet show that it has ended.
-        """
-        ended = [
-            worker for worker in self._workers if worker is dead or worker.state in _END_STATES
-        ]
-        self._ended_counters = sum((worker.counters for worker in ended), self._ended_counters)
-        added = self._create_worker(self._queue, key)
-        self._workers = [*(worker for worker in self._workers if worker not in ended), added]
-        added.start()
 
     def counters(self) -> Counters:
         """Return the counts of the work of all workers so far, ended workers included.
@@ -212,13 +355,18 @@ class ClusterRunner(Runner):
         return super().counters() + self._ended_counters
 
     def _add_workers_of_new_nodes(self) -> None:
-        if self._n_runners is not None:
+        """Start workers on new nodes, and remove ended workers from the list of workers."""
+        running = [worker for worker in self._workers if worker.state not in _END_STATES]
+        keys = [worker.key for worker in running]
+        new_keys = [key for key in self._worker_keys() if key not in keys]
+        if not new_keys or self.closed:
             return
-        with self._lock:
-            keys = {worker.key for worker in self._workers if worker.state not in _END_STATES}
-            for key in self._worker_keys():
-                if key not in keys and not self.closed:
-                    self._add_worker(key)
+        ended = (worker.counters for worker in self._workers if worker not in running)
+        self._ended_counters = sum(ended, self._ended_counters)
+        added = self._create_workers(new_keys, self._queue)
+        self._workers = [*running, *added]
+        for worker in added:
+            worker.start()
 
 
 def _poll_nodes(runner_ref: weakref.ref[ClusterRunner]) -> None:

@@ -19,8 +19,8 @@ from attrs import evolve, frozen
 
 from relevance_gen.arrays import Offsets
 from relevance_gen.checks import check_integer
-from relevance_gen.cluster.connection import check_connected, check_name, connect
-from relevance_gen.cluster.placing import default_shard_count, living_nodes
+from relevance_gen.cluster.connection import check_connected, check_name, connect, living_nodes
+from relevance_gen.cluster.placing import default_shard_count
 from relevance_gen.cluster.search import names
 from relevance_gen.cluster.search.names import NamedLocation
 from relevance_gen.cluster.search.pool import (

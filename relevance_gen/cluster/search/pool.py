@@ -28,8 +28,7 @@ from ray.exceptions import (
 )
 
 from relevance_gen.cluster.actors import START_TIMEOUT_S, check_versions, start
-from relevance_gen.cluster.connection import NAMESPACE, check_connected
-from relevance_gen.cluster.placing import living_nodes
+from relevance_gen.cluster.connection import NAMESPACE, check_connected, living_nodes
 from relevance_gen.cluster.search.searcher import (
     IDLE_TIMEOUT_S,
     ShardGroup,
