@@ -26,7 +26,7 @@ from ray.cluster_utils import Cluster
 
 from relevance_gen import ChunkIndex
 from relevance_gen.cluster import ClusterIndex, connection
-from relevance_gen.cluster.placing import living_nodes
+from relevance_gen.cluster.connection import living_nodes
 from relevance_gen.cluster.search import pool
 from relevance_gen.errors import ClusterError
 from tests.cluster.shared import QUERIES, RESTORED_S, forget_rankings, texts, until
