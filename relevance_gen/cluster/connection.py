@@ -19,7 +19,7 @@ NAMESPACE: Final = "relevance_gen"
 """Namespace of all named actors of this library."""
 _PROBE_TIMEOUT_S: Final = 4.0
 _LOCAL_HOSTS: Final = {"localhost", "127.0.0.1", "::1"}
-_connecting: Final = threading.Lock()
+_connect_lock: Final = threading.Lock()
 
 
 def connect(address: str | None) -> None:
@@ -41,7 +41,7 @@ def connect(address: str | None) -> None:
     # Otherwise a call of Ray in another thread after `ray.shutdown` would start a cluster. Ray's
     # variable RAY_ENABLE_AUTO_CONNECT is read only when Ray is imported.
     auto_init_hook.enable_auto_connect = False
-    with _connecting:
+    with _connect_lock:
         if not ray.is_initialized():
             _join(address)
         elif address not in (None, "auto", "local"):

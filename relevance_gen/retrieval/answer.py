@@ -79,13 +79,13 @@ def answer(
         ranking = rank(query, max(n_chunks, 1), segments, chunk_filter, rerank_stages)
     if isinstance(params.where, Mapping) and not ranking.positions.size and n_chunks:
         check_keys(params.where, metadata_keys(segments))
-    found = ranking.positions
+    matching_positions = ranking.positions
     if params.min_relative_score and ranking.scores.size:
         min_score = params.min_relative_score * ranking.scores[0]
         ranking = ranking.take(np.flatnonzero(ranking.scores >= min_score))
-    if params.fill and found.size < params.top_n:
+    if params.fill and matching_positions.size < params.top_n:
         n_filled = params.top_n if params.distinct is None else n_chunks
-        ranking = fill(ranking, n_filled, segments, chunk_filter, found)
+        ranking = fill(ranking, n_filled, segments, chunk_filter, matching_positions)
     n_collapsed: dict[int, int] = {}
     if params.distinct is not None and ranking.positions.size:
         groups = first_of_each(_group_hashes(params.distinct, ranking.positions, segments))
@@ -185,27 +185,27 @@ def _find_corrections(query: Query, unknown: Sequence[str], segments: Segments) 
 def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[TermMatch]]:
     """Return the query, and for each term of the query the matching terms of the chunks.
 
-    If a word of the query has more than `MAX_FORMS` matching terms, its term in the returned query
-    has `inflected=False`, so that inflections of the word do not match.
+    If a word of the query has more than `MAX_INFLECTIONS` matching terms, its term in the returned
+    query has `is_inflected=False`, so that inflections of the word do not match.
 
     Raises:
-        InvalidRequestError: more than `MAX_FORMS` terms begin with a prefix in the query.
+        InvalidRequestError: more than `MAX_INFLECTIONS` terms begin with a prefix in the query.
     """
     matches = segments.match_terms(MatchRequest(query.terms)).matches
     terms = list(query.terms)
     has_crowded = False
     for i, term_match in enumerate(matches):
-        if term_match.match.ids.size <= term_matching.MAX_FORMS:
+        if term_match.match.ids.size <= term_matching.MAX_INFLECTIONS:
             continue
         term = terms[i]
         if term.is_prefix:
             raise InvalidRequestError(
-                f"must have prefixes that match at most {term_matching.MAX_FORMS:,} words",
+                f"must have prefixes that match at most {term_matching.MAX_INFLECTIONS:,} words",
                 "query",
                 f"{term.word}*",
                 remedy="use a longer prefix",
             )
-        terms[i] = evolve(term, inflected=False)
+        terms[i] = evolve(term, is_inflected=False)
         has_crowded = True
     if not has_crowded:
         return query, matches

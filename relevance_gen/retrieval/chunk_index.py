@@ -102,7 +102,7 @@ class _State:
         n_tokens = self._n_tokens
         if n_tokens is not None:
             n_tokens += self.counter.count_all(added) - self.counter.count_all(removed)
-        local = LocalSegments(segments, self.segments.weighting, before=self.segments)
+        local = LocalSegments(segments, self.segments.weighting, previous=self.segments)
         return _State(local, n_positions, self.counter, n_tokens)
 
 
@@ -171,11 +171,11 @@ class ChunkIndex(MutableIndex):
             if lexicon.size <= _STEMMED_AT_ONCE:
                 lexicon.cache_stems()
         local = LocalSegments(segments, weigher)
-        self._keep(_State(local, len(validated.texts), counter), encoder)
+        self._initialize(_State(local, len(validated.texts), counter), encoder)
 
-    def _keep(self, state: _State, encoder: TextEncoder | None) -> None:
+    def _initialize(self, state: _State, encoder: TextEncoder | None) -> None:
         self._state, self._counter, self._encoder = state, state.counter, encoder
-        self._changing = threading.Lock()
+        self._change_lock = threading.Lock()
         forks.register(self)
 
     def renew_after_fork(self) -> None:
@@ -184,7 +184,7 @@ class ChunkIndex(MutableIndex):
         A change that another thread of the parent process had begun is not in the forked process's
         index.
         """
-        self._changing = threading.Lock()
+        self._change_lock = threading.Lock()
 
     def __len__(self) -> int:
         return self._state.segments.statistics.n_chunks
@@ -297,14 +297,14 @@ class ChunkIndex(MutableIndex):
     # ── Changes ───────────────────────────────────────────────────────────────────────────────────
 
     def _add(self, chunks: Chunks, find_replaced: FindPositions | None = None) -> range:
-        non_blank, numbers = chunks.without_blank()
+        non_blank, positions = chunks.without_blank()
         passages = (
             None
             if self._encoder is None
             else Passages.encode(non_blank.texts, self._encoder, titles=non_blank.titles)
         )
-        new = evolve(build(non_blank, numbers), passages=passages)
-        with self._changing:
+        new = evolve(build(non_blank, positions), passages=passages)
+        with self._change_lock:
             state = self._state
             segments: Sequence[Segment] = state.segments.segments
             removed_texts: Sequence[str] = ()
@@ -313,7 +313,7 @@ class ChunkIndex(MutableIndex):
                 removal = remove_chunks(segments, replaced)
                 segments, removed_texts = removal.segments, removal.texts
             added = range(state.n_positions, state.n_positions + len(chunks.texts))
-            new = evolve(new, positions=added.start + numbers)
+            new = evolve(new, positions=added.start + positions)
             segments = merge_tiered([*segments, new])
             self._state = state.replace(
                 segments, added.stop, added=non_blank.texts, removed=removed_texts
@@ -321,7 +321,7 @@ class ChunkIndex(MutableIndex):
         return added
 
     def _remove(self, find_positions: FindPositions) -> int:
-        with self._changing:
+        with self._change_lock:
             state = self._state
             removed_positions = find_positions(state.n_positions, state.segments)
             removal = remove_chunks(state.segments.segments, removed_positions)
@@ -352,8 +352,8 @@ class ChunkIndex(MutableIndex):
                 is not one ascending position in the new index for each chunk.
         """
         state, validated = self._state, read_chunks(chunks)
-        gone = check_positions(removed, state.n_positions, state.segments)
-        removal = remove_chunks(state.segments.segments, gone)
+        removed_positions = check_positions(removed, state.n_positions, state.segments)
+        removal = remove_chunks(state.segments.segments, removed_positions)
         segments = removal.segments
         before = np.sort(
             concat((segment.positions[segment.live] for segment in segments), np.int64)
@@ -381,7 +381,7 @@ class ChunkIndex(MutableIndex):
         new = evolve(build(validated, np.arange(new_positions.size)), positions=new_positions)
         index = ChunkIndex.__new__(ChunkIndex)
         segments = merge_tiered([*moved, new]) if new_positions.size else moved
-        index._keep(
+        index._initialize(
             state.replace(segments, n_positions, added=validated.texts, removed=removal.texts), None
         )
         return index
@@ -540,11 +540,11 @@ class ChunkIndex(MutableIndex):
                 else "holds the vectors of another model or prefix"
             )
             rule, remedy = (
-                f"must be the encoder that {path} was saved with: the file {problem}",
+                f"must be the encoder that {path} was built with: the file {problem}",
                 "build it again, or pass none",
             )
             raise InvalidRequestError(rule, "encoder", remedy=remedy)
-        return _opened(saved, counter, encoder)
+        return _open_saved(saved, counter, encoder)
 
 
 def _segments_of(
@@ -587,10 +587,10 @@ def _segments_of(
 
 
 def _unpickled(content: bytes, counter: TokenCounter, encoder: TextEncoder | None) -> ChunkIndex:
-    return _opened(storage.from_bytes(content), counter, encoder)
+    return _open_saved(storage.from_bytes(content), counter, encoder)
 
 
-def _opened(
+def _open_saved(
     saved: storage.SavedIndex, counter: TokenCounter, encoder: TextEncoder | None
 ) -> ChunkIndex:
     segment = saved.segment if encoder is not None else evolve(saved.segment, passages=None)
@@ -619,5 +619,5 @@ def index_of_segments(
     """
     index = ChunkIndex.__new__(ChunkIndex)
     local = LocalSegments(segments, weighting_named(weighting))
-    index._keep(_State(local, n_positions, counter, n_tokens), encoder)
+    index._initialize(_State(local, n_positions, counter, n_tokens), encoder)
     return index

@@ -18,7 +18,11 @@ chunks that are farther away in the order of their positions."""
 
 
 def fill(
-    ranking: Ranking, n: int, segments: Segments, chunk_filter: Filter | None, found: Offsets
+    ranking: Ranking,
+    n: int,
+    segments: Segments,
+    chunk_filter: Filter | None,
+    matching_positions: Offsets,
 ) -> Ranking:
     """Return a ranking with further chunks, up to n, which have score 0.
 
@@ -30,19 +34,20 @@ def fill(
         n: maximum number of chunks of the result.
         segments: the chunks.
         chunk_filter: further chunks must pass this filter.
-        found: positions of all chunks with a score above 0, best first; these are not added.
+        matching_positions: positions of all chunks with a score above 0, best first; these are not
+            added.
     """
     request = InventoryRequest(with_positions=True, filter=chunk_filter)
     positions = segments.inventory(request).positions
-    rank_of = found.argsort()
-    ascending = found[rank_of]
+    rank_of = matching_positions.argsort()
+    ascending = matching_positions[rank_of]
     others = positions[find(ascending, positions) < 0]
-    order = np.full(others.size, _MAX_DISTANCE * found.size)
+    order = np.full(others.size, _MAX_DISTANCE * matching_positions.size)
     for distance in range(_MAX_DISTANCE, 0, -1):
         for neighbors in (others - distance, others + distance):
             index = find(ascending, neighbors)
             is_near = index >= 0
-            near_order = rank_of[index[is_near]] + (distance - 1) * found.size
+            near_order = rank_of[index[is_near]] + (distance - 1) * matching_positions.size
             order[is_near] = np.minimum(order[is_near], near_order)
     n_added = max(n - ranking.positions.size, 0)
     added = others[order.argsort(kind="stable")[:n_added]]

@@ -41,22 +41,22 @@ class LocalSegments:
     Args:
         segments: the segments.
         weighting: the weighting of terms.
-        before: the segments before a change, from which the cached postings of unchanged segments
-            are reused.
+        previous: the segments before a change, from which the cached postings of unchanged
+            segments are reused.
     """
 
     def __init__(
         self,
         segments: Iterable[Segment],
         weighting: Weighting,
-        before: LocalSegments | None = None,
+        previous: LocalSegments | None = None,
     ) -> None:
         self.segments = tuple(segments)
         self.weighting = weighting
         self.statistics = sum(map(weighting.statistics, self.segments), Statistics())
         caches = {}
-        if before is not None:
-            for scorer in before.scorers:
+        if previous is not None:
+            for scorer in previous.scorers:
                 caches[id(scorer.segment.postings)] = scorer.postings_cache
         scorers = []
         for segment in self.segments:

@@ -134,8 +134,8 @@ class SearchParams:
         as for the function `relevance_gen.retrieval.query.parsing.parse`.
 
         Raises:
-            InvalidRequestError: the operators have more than `MAX_WORDS` words, or the query has
-                more than `MAX_WORDS` prefixes.
+            InvalidRequestError: the operators have more than `MAX_OPERATOR_WORDS` words, or the
+                query has more than `MAX_OPERATOR_WORDS` prefixes.
         """
         text = self.query
         operators: tuple[QueryOperator, ...] = ()

@@ -137,13 +137,13 @@ class ChunkList(Sequence[Chunk]):
         return self.positions.size
 
     @overload
-    def __getitem__(self, place: int) -> Chunk: ...
+    def __getitem__(self, index: int) -> Chunk: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Chunk]: ...
-    def __getitem__(self, place: int | slice) -> Chunk | list[Chunk]:
-        if isinstance(place, slice):
-            return chunks_at(self._segments, self.positions[place])
-        return chunks_at(self._segments, self.positions[[place]])[0]
+    def __getitem__(self, index: slice) -> list[Chunk]: ...
+    def __getitem__(self, index: int | slice) -> Chunk | list[Chunk]:
+        if isinstance(index, slice):
+            return chunks_at(self._segments, self.positions[index])
+        return chunks_at(self._segments, self.positions[[index]])[0]
 
     def __iter__(self) -> Iterator[Chunk]:
         for batch in batch_slices(len(self), _BATCH_CHUNKS):

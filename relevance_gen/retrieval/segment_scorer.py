@@ -125,7 +125,7 @@ class SegmentScorer:
         exact_ids = []
         inflected = []
         for term in terms:
-            if term.inflected:
+            if term.is_inflected:
                 inflected.append(term)
             else:
                 exact_ids.append(term.term_id)
@@ -133,7 +133,7 @@ class SegmentScorer:
         postings = self.postings_of(inflected, [None] * len(inflected))
         matches = []
         for term in terms:
-            matches.append(next(postings).matched if term.inflected else exact[term.term_id])
+            matches.append(next(postings).matched if term.is_inflected else exact[term.term_id])
         return tuple(matches)
 
     def _match_exactly(self, term_ids: list[int]) -> dict[int, TermMatch]:
@@ -195,7 +195,7 @@ class SegmentScorer:
         keys = []
         for term in terms:
             by_prefix = term.is_prefix or self._by_prefix
-            keys.append((term.term_id, term.word, term.inflected, term.is_prefix, by_prefix))
+            keys.append((term.term_id, term.word, term.is_inflected, term.is_prefix, by_prefix))
         cached = self.postings_cache.get_all(keys)
         for key, term, match in zip(keys, terms, matches, strict=True):
             postings = cached.get(key)
@@ -214,7 +214,7 @@ class SegmentScorer:
             )
         else:
             inflections = inflections_among(postings, match)
-        is_crowded = inflections.term_ords.size > term_matching.MAX_FORMS
+        is_crowded = inflections.term_ords.size > term_matching.MAX_INFLECTIONS
         term_ords = [] if is_crowded else inflections.term_ords.tolist()
         postings_of_ids = postings.of_terms(term_ords)
         chunk: ChunkOrds = postings_of_ids.chunk
@@ -306,7 +306,7 @@ class SegmentScorer:
         stop_words: list[int] = []
         for i, term in enumerate(terms.query.terms):
             if terms.weights[i] and terms.df[i]:
-                (stop_words if term.stop else content).append(i)
+                (stop_words if term.is_stop_word else content).append(i)
         if not content:
             content, stop_words = stop_words, []
         sums: Floats | None = None

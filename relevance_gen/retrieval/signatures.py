@@ -56,17 +56,17 @@ def with_options(
     """
 
     def decorate(function: Function) -> Function:
-        names = dict(options_class.__annotations__)
+        annotations = dict(options_class.__annotations__)
         for name in without:
-            del names[name]
+            del annotations[name]
         signature = inspect.signature(function)
         *parameters, options = signature.parameters.values()
-        for name in names:
+        for name in annotations:
             parameter = inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=_default_of(name),
-                annotation=getattr(names[name], "__forward_arg__", names[name]),
+                annotation=getattr(annotations[name], "__forward_arg__", annotations[name]),
             )
             parameters.append(parameter)
         if options.annotation != f"Unpack[{options_class.__name__}]":
@@ -78,7 +78,7 @@ def with_options(
             if placeholder is not None:
                 indent = placeholder[1]
                 entries = []
-                for name in names:
+                for name in annotations:
                     lines = [line.strip() for line in documentation[name].splitlines()]
                     text = f"\n{indent}    ".join(lines)
                     entries.append(f"\n{indent}{name}: {text}")

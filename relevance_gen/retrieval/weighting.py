@@ -202,7 +202,7 @@ def _ids_of_tokens(query: Query, is_selected: Sequence[float]) -> Ids:
         return np.sort(query.ids)
     # Tokens beyond the words of the query have the index -1, which is the last element.
     is_selected_term = np.array([*is_selected, True], bool)
-    return np.sort(query.ids[is_selected_term.take(query.order)])
+    return np.sort(query.ids[is_selected_term.take(query.term_of_token)])
 
 
 def _norm(ids: Ids, terms: Sequence[QueryTerm]) -> float:
@@ -251,14 +251,14 @@ def _idf_of_content(
     """
     n_content = 0
     for term, n in zip(terms, df, strict=True):
-        if n and not term.stop:
+        if n and not term.is_stop_word:
             n_content += 1
     stop_word_share = 2.0 ** (1 - n_content) if n_content <= _MAX_CONTENT_WORDS else 0.0
     values = []
     for term, n in zip(terms, df, strict=True):
         value = math.log(1.0 + n_chunks / max(n, 1))
-        if n_content and term.stop:
-            value *= stop_word_share if n and not term.asks else 0.0
+        if n_content and term.is_stop_word:
+            value *= stop_word_share if n and not term.is_question_word else 0.0
         values.append(value)
     return tuple(values)
 

@@ -119,14 +119,14 @@ class ShardedIndex(MutableIndex):
         self._reader = reader
         self._shard_writer = shard_writer
         self._writer = IndexWriter(reader.versions, shard_writer, editor)
-        self._refreshing = threading.Lock()
+        self._refresh_lock = threading.Lock()
         self._version = version
         self._index = reader.open(version)
         forks.register(self)
 
     def renew_after_fork(self) -> None:
         """Create the lock of refreshes again, which a thread of the parent process may hold."""
-        self._refreshing = threading.Lock()
+        self._refresh_lock = threading.Lock()
 
     @classmethod
     def open(
@@ -216,7 +216,7 @@ class ShardedIndex(MutableIndex):
             InvalidRequestError: the index was replaced by an index with another encoding.
             OSError: the store does not answer.
         """
-        with self._refreshing:
+        with self._refresh_lock:
             while True:
                 version = self._reader.versions.read()
                 if not version.replaces(self._version):

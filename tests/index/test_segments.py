@@ -103,7 +103,7 @@ def test_postings_of_merged_match_equal_postings_of_word(
     collection = LocalSegments(segments, weighting_named(name))
     terms = weight(parsed(collection, query), collection).terms
     asked = [
-        pair for pair in zip(terms.query.terms, terms.matches, strict=True) if pair[0].inflected
+        pair for pair in zip(terms.query.terms, terms.matches, strict=True) if pair[0].is_inflected
     ]
     words, matches = [term for term, _ in asked], [match for _, match in asked]
     for scorer in collection.scorers:
@@ -170,7 +170,7 @@ def test_inflections_above_the_limit_in_all_segments_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A word matches only itself if all segments together have too many distinct inflections."""
-    monkeypatch.setattr("relevance_gen.retrieval.query.term_matching.MAX_FORMS", 5)
+    monkeypatch.setattr("relevance_gen.retrieval.query.term_matching.MAX_INFLECTIONS", 5)
     weighting = weighting_named("pivoted")
     few = [
         "connect connects connected",

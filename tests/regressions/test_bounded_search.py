@@ -16,7 +16,7 @@ from relevance_gen.index.segment import POSITION_GAP, TokenSequences
 from relevance_gen.retrieval.answer import weight
 from relevance_gen.retrieval.query import term_matching as matching
 from relevance_gen.retrieval.query.parsing import MAX_TERMS, parse
-from relevance_gen.retrieval.query.term_matching import MAX_FORMS, Match, live_inflections
+from relevance_gen.retrieval.query.term_matching import MAX_INFLECTIONS, Match, live_inflections
 from relevance_gen.retrieval.stages.proximity import ProximityFeatures
 from relevance_gen.text.normalization import _toned_word
 from relevance_gen.text.tokenization import tokenize
@@ -57,7 +57,7 @@ def test_common_prefix_words_are_compared_vectorized(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(matching, "can_inflect", lambda word: asked.append(word) or True)
     plan = weight(parse(" ".join(words[:200]), inflects=True), index._state.segments)
     assert len(asked) <= 2 * 200
-    assert sum(match.ids.size for match in plan.terms.matches) <= 200 * MAX_FORMS
+    assert sum(match.ids.size for match in plan.terms.matches) <= 200 * MAX_INFLECTIONS
 
 
 def test_long_query_uses_first_terms() -> None:
@@ -79,7 +79,7 @@ def test_live_inflections_stops_at_limit() -> None:
     term_id = int(tokenize(words[:1]).ids[0])
     found = live_inflections(segment.postings, term_id, words[0], by_prefix=True)
     assert found.weight is not None
-    assert found.term_ords.size == found.weight.size == MAX_FORMS + 1
+    assert found.term_ords.size == found.weight.size == MAX_INFLECTIONS + 1
 
 
 ONE_LONG_CHUNK = {

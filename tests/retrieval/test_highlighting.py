@@ -35,10 +35,11 @@ def search_results(query: str, chunks: list[str]) -> tuple[SearchResult, ...]:
 def weights(plan: WeightedQuery) -> dict[int, list[tuple[int, float]]]:
     """Return for each term's id the query's terms that match it, with its share of the query's idf."""
     is_found = any(
-        df and not term.stop for df, term in zip(plan.terms.df, plan.terms.query.terms, strict=True)
+        df and not term.is_stop_word
+        for df, term in zip(plan.terms.df, plan.terms.query.terms, strict=True)
     )
     idfs = [
-        0.0 if is_found and term.stop else idf
+        0.0 if is_found and term.is_stop_word else idf
         for idf, term in zip(plan.terms.idf, plan.terms.query.terms, strict=True)
     ]
     total = math.fsum(idfs)

@@ -17,9 +17,13 @@ from relevance_gen.index.chunks import Chunks
 from relevance_gen.retrieval.answer import rank
 from relevance_gen.retrieval.local_segments import LocalSegments
 from relevance_gen.retrieval.query.filters import Filter
-from relevance_gen.retrieval.query.operators import MAX_WORDS, find_prefixes, parse_operators
+from relevance_gen.retrieval.query.operators import (
+    MAX_OPERATOR_WORDS,
+    find_prefixes,
+    parse_operators,
+)
 from relevance_gen.retrieval.query.parsing import parse
-from relevance_gen.retrieval.query.term_matching import MAX_FORMS
+from relevance_gen.retrieval.query.term_matching import MAX_INFLECTIONS
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.blocks import BLOCK_CHARS
 from relevance_gen.text.tokenization import tokenize
@@ -243,8 +247,10 @@ def test_number_of_passes_is_independent_of_phrase_length(
 
 def test_too_many_words_after_operators_are_refused() -> None:
     """The work for each chunk is bounded; the error names a remedy."""
-    many = " ".join(f"-word{number}x" for number in range(MAX_WORDS + 1))
-    with pytest.raises(InvalidRequestError, match=f"at most {MAX_WORDS} words after") as caught:
+    many = " ".join(f"-word{number}x" for number in range(MAX_OPERATOR_WORDS + 1))
+    with pytest.raises(
+        InvalidRequestError, match=f"at most {MAX_OPERATOR_WORDS} words after"
+    ) as caught:
         search(f"cat {many}", CHUNKS, syntax="operators")
     assert caught.value.field == "query"
     with pytest.raises(InvalidRequestError, match='syntax must be "plain" or "operators"'):
@@ -324,7 +330,7 @@ def test_prefix_is_not_cached_as_word() -> None:
 
 def test_prefix_of_too_many_words_is_refused() -> None:
     """Words beyond the limit are not left out silently."""
-    chunks = [" ".join(f"pre{n}" for n in range(MAX_FORMS + 1))]
+    chunks = [" ".join(f"pre{n}" for n in range(MAX_INFLECTIONS + 1))]
     with pytest.raises(InvalidRequestError, match="prefixes that match at most 1,024 words"):
         search("pre*", chunks, syntax="operators")
     results = search("cat -pre*", [*chunks, "cat"], syntax="operators").results

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex
 from relevance_gen.index.postings import Postings, PostingsBuilder, count_terms
-from relevance_gen.retrieval.query.term_matching import MAX_FORMS, live_inflections
+from relevance_gen.retrieval.query.term_matching import MAX_INFLECTIONS, live_inflections
 from relevance_gen.text.stems import can_inflect, is_partial_ngram, stem
 from relevance_gen.text.tokenization import tokenize
 from tests import reference, strategies
@@ -181,10 +181,10 @@ def test_stems_are_prefixes_but_for_their_last_letter() -> None:
 def test_made_up_words_match_themselves_alone() -> None:
     """A word with more inflections than the limit matches only itself."""
     endings = ["".join(letters) for letters in itertools.product("abcdefgh", repeat=4)]
-    for n_forms in (MAX_FORMS - 1, MAX_FORMS):
+    for n_forms in (MAX_INFLECTIONS - 1, MAX_INFLECTIONS):
         forms = [f"столица{ending}" for ending in endings[:n_forms]]
         (share,) = ChunkIndex([" ".join([*forms, "столица"])]).explain("столица", 0).terms
-        assert len(share.matches) == (n_forms + 1 if n_forms < MAX_FORMS else 1)
+        assert len(share.matches) == (n_forms + 1 if n_forms < MAX_INFLECTIONS else 1)
 
 
 def test_numbers_and_identifiers_are_not_inflected() -> None:

@@ -28,7 +28,7 @@ def weighted_terms(query: str, *, is_english: bool = True) -> list[str]:
     return [
         term.word
         for term in parse(query, inflects=True, is_english=is_english).terms
-        if not term.stop
+        if not term.is_stop_word
     ]
 
 

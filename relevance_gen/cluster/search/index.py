@@ -621,7 +621,7 @@ class ClusterIndex(MutableIndex):
         if known is not None and not version.replaces(known.version):
             if known.is_current:
                 return known
-            segments = RemoteSegments(self._pool, self._location, known.version, before=known)
+            segments = RemoteSegments(self._pool, self._location, known.version, previous=known)
         else:
             segments = RemoteSegments(self._pool, self._location, version)
         self._pool.open_shards(segments.group, segments.orders)

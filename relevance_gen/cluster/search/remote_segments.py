@@ -70,7 +70,7 @@ class RemoteSegments:
         location: the location of the index.
         version: the version of the index.
         excluded: names of shards that are not searched.
-        before: segments of the same version and the same shards, whose caches are used; None for
+        previous: segments of the same version and the same shards, whose caches are used; None for
             new caches.
     """
 
@@ -80,7 +80,7 @@ class RemoteSegments:
         location: str,
         version: IndexVersion,
         excluded: Collection[str] = (),
-        before: RemoteSegments | None = None,
+        previous: RemoteSegments | None = None,
     ) -> None:
         self.weighting = weighting_named(version.weighting)
         self.statistics = version.statistics
@@ -101,10 +101,10 @@ class RemoteSegments:
         self._terms: LruCache[TermMatch] = LruCache(
             _TERM_CACHE_BYTES, lambda term_match: term_match.match.nbytes
         )
-        if before is not None:
-            self.rankings, self._terms = before.rankings, before._terms
-            if "sample" in vars(before):
-                self.sample = before.sample
+        if previous is not None:
+            self.rankings, self._terms = previous.rankings, previous._terms
+            if "sample" in vars(previous):
+                self.sample = previous.sample
 
     @functools.cached_property
     def sample(self) -> Sample:
@@ -307,7 +307,7 @@ class _Prefetched:
 
 
 def _key(term: QueryTerm) -> tuple[int, str, bool, bool]:
-    return term.term_id, term.word, term.inflected, term.is_prefix
+    return term.term_id, term.word, term.is_inflected, term.is_prefix
 
 
 def _prefetch(

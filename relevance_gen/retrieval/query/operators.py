@@ -42,7 +42,7 @@ from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 from relevance_gen.text.term_hashes import MAX_SPELLING_BYTES
 from relevance_gen.text.tokenization import Occurrences, tokenize
 
-MAX_WORDS: Final = 64
+MAX_OPERATOR_WORDS: Final = 64
 """Maximum number of words in all operators of a query; bounds the work for each chunk."""
 _PIECE_MEMORY_DIVISOR: Final = 8
 """Memory for a character of a block of texts, divided by that of a text tokenized in pieces."""
@@ -153,7 +153,7 @@ def parse_operators(
     word of an operator that is neither in quotes nor a stop word also matches its inflections.
 
     Raises:
-        InvalidRequestError: the operators have more than `MAX_WORDS` words.
+        InvalidRequestError: the operators have more than `MAX_OPERATOR_WORDS` words.
     """
     operators, kept_text = [], []
     end = n_words = 0
@@ -162,11 +162,11 @@ def parse_operators(
         if operator is None:
             continue
         n_words += operator.ids.size
-        if n_words > MAX_WORDS:
+        if n_words > MAX_OPERATOR_WORDS:
             raise InvalidRequestError(
-                f"must have at most {MAX_WORDS} words after + or - and in quotes",
+                f"must have at most {MAX_OPERATOR_WORDS} words after + or - and in quotes",
                 "query",
-                remedy='leave some out, or take syntax="plain"',
+                remedy='remove some of these words, or set syntax="plain"',
             )
         operators.append(operator)
         if not operator.is_required:
@@ -184,7 +184,7 @@ def find_prefixes(text: str) -> tuple[str, ...]:
     `_is_prefix`.
 
     Raises:
-        InvalidRequestError: the text has more than `MAX_WORDS` prefixes.
+        InvalidRequestError: the text has more than `MAX_OPERATOR_WORDS` prefixes.
 
     >>> find_prefixes("old Bridg* and (rail*) but not C* or 2*3")
     ('bridg', 'rail')
@@ -196,8 +196,8 @@ def find_prefixes(text: str) -> tuple[str, ...]:
         tokens = tokenize([match["prefix"].lower()], toneless=False)
         if _is_prefix(tokens):
             prefixes[tokens.decode_term(0)] = None
-    if len(prefixes) > MAX_WORDS:
-        raise InvalidRequestError(f"must have at most {MAX_WORDS} prefixes", "query")
+    if len(prefixes) > MAX_OPERATOR_WORDS:
+        raise InvalidRequestError(f"must have at most {MAX_OPERATOR_WORDS} prefixes", "query")
     return tuple(prefixes)
 
 
@@ -242,8 +242,8 @@ def _parse_operator(match: re.Match[str], *, inflects: bool) -> QueryOperator | 
 def _find_phrases(phrases: Sequence[Ids], texts: Iterable[str], n_texts: int) -> Flags:
     """Return which texts contain each phrase's tokens in a row, shape (phrases, texts)."""
     has_phrase = np.zeros((len(phrases), n_texts), bool)
-    # Tokens are numbered from 1 to at most `MAX_WORDS`, 0 for any other token, and stored as bytes:
-    # Python then finds a phrase in linear time, even if the text is repetitive.
+    # Tokens are numbered from 1 to at most `MAX_OPERATOR_WORDS`, 0 for any other token, and stored
+    # as bytes: Python then finds a phrase in linear time, even if the text is repetitive.
     words = np.unique(np.concatenate(phrases))
     patterns = []
     for ids in phrases:

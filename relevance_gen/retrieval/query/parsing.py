@@ -15,7 +15,7 @@ import numpy.typing as npt
 from attrs import evolve, field, frozen
 
 from relevance_gen.arrays import Flags, Ids, batch_slices, concat
-from relevance_gen.retrieval.query.term_matching import MAX_INFLECTED, TermMatch
+from relevance_gen.retrieval.query.term_matching import MAX_INFLECTED_TERMS, TermMatch
 from relevance_gen.text.blocks import blocks
 from relevance_gen.text.question_words import QUESTION_WORDS, other_question_words, question_frame
 from relevance_gen.text.stems import can_inflect, is_partial_ngram, stem
@@ -57,11 +57,11 @@ class QueryTerm:
     word: str  # normalized spelling of the first
     term_id: int  # its id
     key: Hashable  # equal for all words of the term
-    stop: bool  # whether it is a stop word
-    inflected: bool  # whether it matches its inflections
+    is_stop_word: bool  # whether it is a stop word
+    is_inflected: bool  # whether it matches its inflections
     qtf: int = 1  # number of occurrences in the query, at least 1
-    asks: bool = False  # whether it is a question word: a stop word that is never weighted
-    is_prefix: bool = False  # whether it matches all words that begin with it; then `inflected`
+    is_question_word: bool = False  # whether it is a stop word that is never weighted
+    is_prefix: bool = False  # whether it matches all words that begin with it; if so, inflected too
 
     def as_question_word(self) -> QueryTerm:
         """Return the term marked as a question word: a stop word without inflections."""
@@ -69,10 +69,10 @@ class QueryTerm:
             word=self.word,
             term_id=self.term_id,
             key=self.key,
-            stop=True,
-            inflected=False,
+            is_stop_word=True,
+            is_inflected=False,
             qtf=self.qtf,
-            asks=True,
+            is_question_word=True,
         )
 
 
@@ -83,7 +83,7 @@ class Query:
     text: str  # the text that was tokenized
     ids: Ids  # term ids of its tokens, in reading order, shape (T,)
     terms: tuple[QueryTerm, ...]  # distinct, by first occurrence; at most `MAX_TERMS`
-    order: npt.NDArray[np.int16]  # index of each token's term, -1 for none, shape (T,)
+    term_of_token: npt.NDArray[np.int16]  # index of each token's term, -1 for none, shape (T,)
     is_correctable: bool = True  # whether words that occur in no chunk may be corrected
     corrections: Mapping[str, str] = field(factory=dict)  # original words with their corrections
     prefixes: tuple[str, ...] = ()  # words of the terms that are prefixes
@@ -113,11 +113,11 @@ class Query:
             matches: for each term of the query the terms that it matches, and the number of chunks
                 that contain any of them.
         """
-        if not self.is_correctable or self.order.size > _MAX_LISTED_TOKENS:
+        if not self.is_correctable or self.term_of_token.size > _MAX_LISTED_TOKENS:
             return []
         words = []
         for term, match in zip(self.terms, matches, strict=True):
-            if not match.df and not term.stop:
+            if not match.df and not term.is_stop_word:
                 words.append(term.word)
         return words
 
@@ -159,14 +159,14 @@ def with_prefixes(query: Query, prefixes: Sequence[str]) -> Query:
     terms = list(query.terms)
     prefix_ids = tokenize(prefixes).ids.tolist()
     for prefix, term_id in zip(prefixes, prefix_ids, strict=True):
-        is_prefix = (query.ids == np.uint64(term_id)) & (query.order >= 0)
-        for index in np.unique(query.order[is_prefix]).tolist():
+        is_prefix = (query.ids == np.uint64(term_id)) & (query.term_of_token >= 0)
+        for index in np.unique(query.term_of_token[is_prefix]).tolist():
             terms[index] = QueryTerm(
                 word=prefix,
                 term_id=term_id,
                 key=term_id,
-                stop=False,
-                inflected=True,
+                is_stop_word=False,
+                is_inflected=True,
                 qtf=terms[index].qtf,
                 is_prefix=True,
             )
@@ -232,13 +232,19 @@ def _ascii_spellings(text: str) -> list[str]:
 
 def _word(spelling: str, term_id: int, n_bytes: int, inflects: bool) -> QueryTerm:
     if not inflects:
-        return QueryTerm(spelling, term_id, term_id, stop=False, inflected=False)
-    stop = spelling in ENGLISH_STOP_WORDS
+        return QueryTerm(spelling, term_id, term_id, is_stop_word=False, is_inflected=False)
+    is_stop_word = spelling in ENGLISH_STOP_WORDS
     # Words of one stem are one term, except stop words: "can" and "cans" are different terms. The
     # spelling of a longer word is truncated, so that its stem is unknown.
-    key = (stem(spelling), stop) if n_bytes < MAX_SPELLING_BYTES else term_id
-    asks = spelling in QUESTION_WORDS
-    return QueryTerm(spelling, term_id, key, stop, inflected=not stop, asks=asks)
+    key = (stem(spelling), is_stop_word) if n_bytes < MAX_SPELLING_BYTES else term_id
+    return QueryTerm(
+        word=spelling,
+        term_id=term_id,
+        key=key,
+        is_stop_word=is_stop_word,
+        is_inflected=not is_stop_word,
+        is_question_word=spelling in QUESTION_WORDS,
+    )
 
 
 @functools.lru_cache(maxsize=_MAX_CACHED_WORDS)
@@ -252,7 +258,7 @@ def _merge_words(
     """Return a query in which words with equal `QueryTerm.key` are merged to one term.
 
     The `qtf` of a term is the number of tokens of its words in the query. Only the first
-    `MAX_INFLECTED` terms match inflections.
+    `MAX_INFLECTED_TERMS` terms match inflections.
 
     Args:
         text: the query.
@@ -269,12 +275,12 @@ def _merge_words(
             terms.append(word)
         term_of_word.append(index)
     order = np.array([*term_of_word, -1], np.int16).take(word_of_token)
-    if len(terms) < order.size or len(terms) > MAX_INFLECTED:
+    if len(terms) < order.size or len(terms) > MAX_INFLECTED_TERMS:
         counts = np.bincount(order[order >= 0], minlength=len(terms)).tolist()
         for index, qtf in enumerate(counts):
-            if qtf > 1 or index >= MAX_INFLECTED:
-                inflected = terms[index].inflected and index < MAX_INFLECTED
-                terms[index] = evolve(terms[index], inflected=inflected, qtf=qtf)
+            if qtf > 1 or index >= MAX_INFLECTED_TERMS:
+                is_inflected = terms[index].is_inflected and index < MAX_INFLECTED_TERMS
+                terms[index] = evolve(terms[index], is_inflected=is_inflected, qtf=qtf)
     return Query(text, ids, tuple(terms), order)
 
 
@@ -286,7 +292,7 @@ def _mark_question_words(query: Query, is_english: bool) -> Query:
     unchanged if all its other words are stop words.
     """
     terms = query.terms
-    order = query.order.tolist() if query.order.size <= _MAX_LISTED_TOKENS else []
+    order = query.term_of_token.tolist() if query.term_of_token.size <= _MAX_LISTED_TOKENS else []
     in_frame: set[int] = set()
     elsewhere: set[int] = set()
     frame = question_frame([terms[index].word for index in order])
@@ -305,5 +311,7 @@ def _mark_question_words(query: Query, is_english: bool) -> Query:
             marked.append(term.as_question_word())
         else:
             marked.append(term)
-            has_content |= not term.stop
-    return Query(query.text, query.ids, tuple(marked), query.order) if has_content else query
+            has_content |= not term.is_stop_word
+    if not has_content:
+        return query
+    return Query(query.text, query.ids, tuple(marked), query.term_of_token)

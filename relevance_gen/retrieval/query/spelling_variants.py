@@ -87,19 +87,19 @@ def find_variants(text: str, unknown: Sequence[str]) -> list[Variants]:
         text: the query.
         unknown: its normalized words that occur in no chunk.
     """
-    found = []
+    variants = []
     for run in _RUN.finditer(text):
         words = list(_WORD.finditer(run[0]))
         is_unknown = [word[0].lower() in unknown for word in words]
         if len(words) > 1 and any(is_unknown):
             joined = "".join([word[0] for word in words])
-            found.append(Variants(run.start(), run.end(), [joined]))
+            variants.append(Variants(run.start(), run.end(), [joined]))
         for word, has_variants in zip(words, is_unknown, strict=True):
             if has_variants:
-                variants = _variants_of(word[0], run.start() + word.start())
-                if variants.texts:
-                    found.append(variants)
-    return found[:_MAX_VARIED_RUNS]
+                word_variants = _variants_of(word[0], run.start() + word.start())
+                if word_variants.texts:
+                    variants.append(word_variants)
+    return variants[:_MAX_VARIED_RUNS]
 
 
 def _variants_of(word: str, start: int) -> Variants:

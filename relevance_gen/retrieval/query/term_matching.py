@@ -51,13 +51,13 @@ _MIN_SIMILARITY: Final = 0.5
 _MIN_SHORT_SIMILARITY: Final = 0.6
 """Minimum share if inflections have only three letters in common, which is not sufficient in Latin
 letters."""
-MAX_FORMS: Final = 1 << 10
+MAX_INFLECTIONS: Final = 1 << 10
 """Maximum number of inflections of a word, in all chunks together."""
-MAX_INFLECTED: Final = 256
+MAX_INFLECTED_TERMS: Final = 256
 """Maximum number of distinct words of a query that match inflections; bounds the work for very long
 queries."""
 
-_ONES: Final[Floats] = np.ones(MAX_FORMS + 1)
+_ONES: Final[Floats] = np.ones(MAX_INFLECTIONS + 1)
 
 
 @frozen(eq=False)
@@ -182,7 +182,7 @@ def match_indices(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.
 def live_inflections(
     postings: Postings, term_id: int, word: str, *, by_prefix: bool
 ) -> Inflections:
-    """Return at most `MAX_FORMS` + 1 terms of `find_inflections`, in ordinal order.
+    """Return at most `MAX_INFLECTIONS` + 1 terms of `find_inflections`, in ordinal order.
 
     Terms that occur only in removed chunks are left out. The arguments are as for
     `find_inflections`.
@@ -191,7 +191,7 @@ def live_inflections(
 
 
 def find_prefixed(postings: Postings, term_id: int, prefix: str) -> Inflections:
-    """Return the terms that begin with a prefix: the first `MAX_FORMS` + 1, in ordinal order.
+    """Return the terms that begin with a prefix: the first `MAX_INFLECTIONS` + 1, in ordinal order.
 
     Terms that occur only in removed chunks are left out.
 
@@ -205,16 +205,16 @@ def find_prefixed(postings: Postings, term_id: int, prefix: str) -> Inflections:
 
 
 def _live(postings: Postings, inflections: Inflections) -> Inflections:
-    """Remove terms that occur only in removed chunks; return the first `MAX_FORMS` + 1 others.
+    """Return the first `MAX_INFLECTIONS` + 1 terms that occur in a chunk that was not removed.
 
-    More than `MAX_FORMS` terms mean that the word matches only itself; one more is sufficient to
-    detect that.
+    More than `MAX_INFLECTIONS` terms mean that the word matches only itself; one more is sufficient
+    to detect that.
     """
     if postings.live is not None and inflections.term_ords.size:
         inflections = inflections.take(postings.df(inflections.term_ords) > 0)
     # One inflection too many is sufficient to detect a crowded word; more would only use memory.
-    if inflections.term_ords.size > MAX_FORMS:
-        inflections = inflections.take(np.arange(MAX_FORMS + 1))
+    if inflections.term_ords.size > MAX_INFLECTIONS:
+        inflections = inflections.take(np.arange(MAX_INFLECTIONS + 1))
     return inflections
 
 

@@ -28,7 +28,7 @@ from relevance_gen.retrieval.ranking.top_n import at_least_as_good
 N_STAGE_CANDIDATES: Final = 50
 """Number of chunks that a stage scores, without ties; 100 ranked no better in the collections
 measured."""
-MAX_WORDS: Final = 32
+MAX_STAGE_WORDS: Final = 32
 """Maximum number of query words that stages look for in chunks, without stop words: queries can be
 very long."""
 LEXICAL: Final = "lexical"
@@ -50,12 +50,12 @@ class WeightedTerms:
 
     @property
     def rarest(self) -> list[int]:
-        """Indices in `query.terms` of the rarest words, rarest first, at most `MAX_WORDS`.
+        """Indices in `query.terms` of the rarest words, rarest first, at most `MAX_STAGE_WORDS`.
 
         Only words that occur in a chunk and have an idf above 0 are included.
         """
         known = [i for i, n_chunks in enumerate(self.df) if n_chunks and self.idf[i]]
-        return sorted(known, key=self.idf.__getitem__, reverse=True)[:MAX_WORDS]
+        return sorted(known, key=self.idf.__getitem__, reverse=True)[:MAX_STAGE_WORDS]
 
     @property
     def subject(self) -> list[int]:
@@ -64,7 +64,7 @@ class WeightedTerms:
         Stop words are left out if any of the other words occurs in a chunk.
         """
         weighted = [i for i, idf in enumerate(self.idf) if idf]
-        content = [i for i in weighted if not self.query.terms[i].stop]
+        content = [i for i in weighted if not self.query.terms[i].is_stop_word]
         for i in content:
             if self.df[i]:
                 return content
@@ -75,7 +75,7 @@ class WeightedTerms:
         """Whether the query has words other than stop words, none of which occurs in a chunk."""
         has_content_words = False
         for n_chunks, term in zip(self.df, self.query.terms, strict=True):
-            if not term.stop:
+            if not term.is_stop_word:
                 has_content_words = True
                 if n_chunks:
                     return False

@@ -101,8 +101,8 @@ class CrossEncoderRerank(RerankStage):
         reranker did not read.
         """
         relevance = float(table.columns["relevance"][row])
-        is_read = not np.isnan(relevance)
-        return {"reranker": after - before, "relevance": relevance if is_read else None}
+        was_reranked = not np.isnan(relevance)
+        return {"reranker": after - before, "relevance": relevance if was_reranked else None}
 
     def _relevance(
         self, table: CandidateTable, rows: Offsets, segments: FeatureSource

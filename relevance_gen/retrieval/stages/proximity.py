@@ -49,7 +49,7 @@ from relevance_gen.retrieval.ranking.features import (
     NumericFeatures,
 )
 from relevance_gen.retrieval.ranking.stage import (
-    MAX_WORDS,
+    MAX_STAGE_WORDS,
     N_STAGE_CANDIDATES,
     CandidateTable,
     SelfMatch,
@@ -78,7 +78,7 @@ LEAD_WEIGHT: Final = 0.05
 PHRASE_WEIGHT: Final = 0.2
 _WEIGHTS: Final = np.array([BIGRAM_WEIGHT, COVERAGE_WEIGHT, LEAD_WEIGHT, PHRASE_WEIGHT])
 
-_POWERS_OF_TWO: Final = np.left_shift(1, np.arange(MAX_WORDS, dtype=np.uint32))
+_POWERS_OF_TWO: Final = np.left_shift(1, np.arange(MAX_STAGE_WORDS, dtype=np.uint32))
 _ZERO: Final[Floats] = np.zeros(1)
 
 _Words = npt.NDArray[np.uint8]
@@ -297,18 +297,19 @@ class Proximity(Stage):
     def of(cls, terms: WeightedTerms) -> Proximity:
         """Return the stage for a query.
 
-        The stage uses the rarest words with weight, and up to `MAX_WORDS` words without weight.
+        The stage uses the rarest words with weight, and up to `MAX_STAGE_WORDS` words without
+        weight.
         """
         unweighted = []
         for i, n_chunks in enumerate(terms.df):
             if n_chunks and not terms.idf[i]:
                 unweighted.append(i)
-        words = (*terms.rarest, *unweighted[:MAX_WORDS])
+        words = (*terms.rarest, *unweighted[:MAX_STAGE_WORDS])
         matches, idf = [], []
         for word in words:
             matches.append(terms.matches[word])
             idf.append(terms.idf[word])
-        order = _word_order(terms.query.order, words, terms.df)
+        order = _word_order(terms.query.term_of_token, words, terms.df)
         return cls(ProximityFeatures(matches, idf, order, terms.norm))
 
     def self_score(self, total: float, own: SelfMatch) -> float:
