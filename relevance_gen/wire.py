@@ -27,6 +27,7 @@ MAX_DEPTH = 64
 """Maximum nesting depth of JSON, far below Python's recursion limit."""
 
 _converter = cattrs.Converter()
+_nested_converter = cattrs.Converter(detailed_validation=False)
 # Metadata belongs to the caller and is written unchanged.
 _converter.register_unstructure_hook(dict, lambda mapping: mapping)
 _converter.register_unstructure_hook(SearchResponse, SearchResponse.to_dict)
@@ -218,6 +219,22 @@ def structure(
         return cls(**value)
     except InvalidRequestError as error:
         raise error.with_field(f"{prefix}{error.field}") from None
+
+
+def structure_nested(cls: type[T], value: object) -> T:
+    """Return an instance of an attrs class whose fields can be attrs classes, too.
+
+    Values are converted to the types of their fields, and unknown fields are ignored: a caller that
+    accepts only exact values must compare the JSON of the result with the JSON of `value`.
+
+    Args:
+        cls: the class.
+        value: the fields, as plain dicts and lists.
+
+    Raises:
+        Exception: a field is missing, or its value cannot be converted.
+    """
+    return _nested_converter.structure(value, cls)
 
 
 def _suggest_field(prefix: str, name: str, known: list[str]) -> str:
