@@ -342,6 +342,17 @@ def from_bytes(content: bytes, name: str = "the pickled index") -> SavedIndex:
     return _read(np.frombuffer(content, np.uint8), name, verify_checksum=True)
 
 
+def from_array(content: Bytes, name: object) -> SavedIndex:
+    """Return the index whose file has this content, whose checksum is not compared.
+
+    The arrays of the index are views of `content`. Errors call it `name`.
+
+    Raises:
+        IndexFormatError: it is damaged, or of another format version.
+    """
+    return _read(content, name, verify_checksum=False)
+
+
 def _read(
     content: Bytes,
     name: object,

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+import numpy as np
 from attrs import evolve, frozen
 
 from relevance_gen.arrays import Offsets
@@ -120,10 +121,14 @@ class IndexWriter:
             IndexFormatError: the index does not exist any more.
         """
         n_merged = 0
-        for group in _groups(self.versions.read().shards):
-            is_clean = len(group) == 1 and not group[0].removed
+        remaining = self.versions.read().shards
+        while remaining:
+            ends = np.cumsum([shard.n_tokens for shard in remaining])
+            n_shards = max(1, int(ends.searchsorted(MAX_SHARD_TOKENS, "right")))
+            group, remaining = remaining[:n_shards], remaining[n_shards:]
+            is_clean = n_shards == 1 and not group[0].removed
             if not is_clean and self._replace(group):
-                n_merged += len(group) - 1
+                n_merged += n_shards - 1
         return n_merged
 
     def _merge_small_shards(self, version: IndexVersion) -> None:
@@ -224,22 +229,6 @@ def copy_version(source: VersionStore, version: IndexVersion, location: str) -> 
     target.files.make_folder()
     newest = target.begin()
     present = {} if newest.version is None else newest.version.files
-    for name, file in version.files.items():
-        if name not in present:
-            content = source.files.read_all(name)
-            file.check(content)
-            target.files.write(name, content)
+    for name in version.files.keys() - present.keys():
+        target.files.write(name, version.files[name].read_from(source.files))
     return target.publish(version, newest)
-
-
-def _groups(shards: Sequence[ShardRecord]) -> list[list[ShardRecord]]:
-    """Return runs of neighboring shards, each with at most `MAX_SHARD_TOKENS` or a single shard."""
-    groups: list[list[ShardRecord]] = []
-    n_tokens = 0
-    for shard in shards:
-        n_tokens += shard.n_tokens
-        if not groups or n_tokens > MAX_SHARD_TOKENS:
-            groups.append([])
-            n_tokens = shard.n_tokens
-        groups[-1].append(shard)
-    return groups

@@ -99,8 +99,7 @@ class ObjectStore:
 
     def read(self, name: str, start: int = 0, stop: int = MAX_SMALL_BYTES) -> bytes:
         """Return the bytes of a file in ``[start, stop)``, fewer if the file is shorter."""
-        content = self._call("cat_file", self._path(name), start=start, end=stop)
-        return bytes(content)
+        return bytes(self._call("cat_file", self._path(name), start=start, end=stop))
 
     def read_all(self, name: str) -> bytes:
         """Return the content of a file of any size."""
@@ -115,14 +114,14 @@ class ObjectStore:
             content: its content.
             **conditions: conditions of the request to a store, such as ``IfMatch`` of S3.
         """
-        if self._is_local:
-            with Path(self._path(name)).open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            return
         path = self._path(name)
-        self._call("pipe_file", path, content, n_bytes=len(content), **conditions)
+        if not self._is_local:
+            self._call("pipe_file", path, content, n_bytes=len(content), **conditions)
+            return
+        with Path(path).open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
 
     def upload(self, path: Path, name: str) -> None:
         """Copy a local file to a new file."""
@@ -135,7 +134,7 @@ class ObjectStore:
         try:
             # The tag is read first: with a tag older than the content, `replace` fails instead of
             # overwriting.
-            information = {} if self._is_local else self._call("info", self._path(name))
+            information = self._call("info", self._path(name))
             return FileState(self.read(name), information.get("ETag"))
         except FileNotFoundError:
             return FileState(None, None)
@@ -176,12 +175,11 @@ class ObjectStore:
             self.write(name, content, **conditions)
         except OSError as error:
             now = self.read_state(name)
-            if now == before and error.errno == errno.ENOSYS:  # a store without conditional writes
-                self.write(name, content)
-            elif now == before:
-                raise
-            else:
+            if now != before:
                 return now.content == content  # it was written, and only the response was lost
+            if error.errno != errno.ENOSYS:
+                raise
+            self.write(name, content)  # a store without conditional writes
         return True
 
     def _path(self, name: str) -> str:
@@ -195,12 +193,10 @@ class ObjectStore:
         **kwargs: Any,
     ) -> Any:
         timeout_s = _CALL_TIMEOUT_S + n_bytes / _MIN_BYTES_PER_S
-        has_timeouts = self._file_system.async_impl
-        if has_timeouts:
-            kwargs["timeout"] = timeout_s
-        slots = None if has_timeouts or self._is_local else self._slots
         call = partial(getattr(self._file_system, method), *args, **kwargs)
-        return _call_with_timeout(slots, timeout_s, call)
+        if self._file_system.async_impl:
+            return _call_with_timeout(None, timeout_s, partial(call, timeout=timeout_s))
+        return _call_with_timeout(None if self._is_local else self._slots, timeout_s, call)
 
 
 def _call_with_timeout(
@@ -216,23 +212,17 @@ def _call_with_timeout(
         InvalidRequestError: `fsspec` does not support the store.
     """
     deadline_s = time.monotonic() + timeout_s
-
-    def call_and_release() -> Any:
-        try:
-            return call()
-        finally:
-            slots.release()  # type: ignore[union-attr]
-
     try:
         if slots is None:
             return call()
         if not slots.acquire(timeout=timeout_s):
             raise TimeoutError
         try:
-            result = in_thread(call_and_release, "call-store")  # the process may end meanwhile
+            result = in_thread(call, "call-store")  # the process may end meanwhile
         except BaseException:
             slots.release()
             raise
+        result.add_done_callback(lambda _: slots.release())
         return result.result(max(0.0, deadline_s - time.monotonic()))
     except TimeoutError:
         raise TimedOutError(f"the store did not answer within {timeout_s:.0f} s") from None

@@ -11,15 +11,17 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 from attrs import frozen
 
+from relevance_gen.arrays import Bytes
 from relevance_gen.errors import IndexFormatError, IndexUnavailableError
 from relevance_gen.folders.cache import folder_lock
 from relevance_gen.locks import try_lock
@@ -53,7 +55,7 @@ class CachedVersion:
     """
 
     version: IndexVersion
-    opened_s: float  # seconds since 1970
+    opened_s: float
 
 
 @frozen
@@ -68,39 +70,35 @@ class ShardCache:
     """
 
     folder: Path
-    max_bytes: int  # of all files in the folder
+    max_bytes: int
 
-    def fetch(
-        self, address: str, files: Sequence[StoredFile], locks: ExitStack
-    ) -> Mapping[str, Path]:
-        """Fetch files that are missing or damaged in the cache; return the paths of all by name.
+    def fetch(self, address: str, files: Sequence[StoredFile]) -> list[Bytes]:
+        """Fetch files that are missing or damaged in the cache; return the contents of all files.
+
+        The content is memory-mapped. A file remains in the cache as long as its content is used.
 
         Args:
             address: the address of the index.
             files: the files.
-            locks: receives the locks of the files, which keep the files in the cache until `locks`
-                is closed.
 
         Raises:
             IndexUnavailableError: the files in use would exceed `max_bytes`.
             IndexFormatError: the size or the hash of a fetched file differs from its record.
             OSError: the store does not answer, or this folder cannot be written.
         """
-        paths = {file.name: self._path(address, file) for file in files}
-        sizes = {paths[file.name]: file.n_bytes for file in files}
+        paths = [self._path(address, file) for file in files]
         with folder_lock(self.folder, wait_s=_LOCK_TIMEOUT_S):
-            self._make_space(sizes)
-            for path, n_bytes in sizes.items():
-                locks.callback(os.close, _create_locked(path, n_bytes))
+            sizes = [file.n_bytes for file in files]
+            self._make_space(dict(zip(paths, sizes, strict=True)))
+            contents = list(map(_map_locked, paths, sizes))
         store = ObjectStore(address)
         address_lock = f"{self._version_path(address).stem}.lock"
         with (
             folder_lock(self.folder, address_lock, _LOCK_TIMEOUT_S),
             ThreadPoolExecutor(_MAX_PARALLEL_FETCHES) as pool,
         ):
-            fetch = partial(_fetch, store)
-            list(pool.map(fetch, [paths[file.name] for file in files], files))
-        return paths
+            list(pool.map(partial(_fetch, store), paths, files))
+        return contents
 
     def remember(self, address: str, version: IndexVersion) -> None:
         """Store the version of the index at `address` that was opened, for `last_version`."""
@@ -141,7 +139,8 @@ class ShardCache:
         """
         sizes = {path: path.stat().st_size for path in self.folder.glob("*.shard")}
         sizes.update(needed)
-        unused = _unused(sizes.keys() - needed.keys())
+        unused = [path for path in sizes.keys() - needed.keys() if not _is_locked(path)]
+        unused.sort(key=lambda path: path.stat().st_atime_ns)
         n_bytes = sum(sizes.values())
         n_used_bytes = n_bytes - sum(sizes[path] for path in unused)
         if n_used_bytes > self.max_bytes:
@@ -154,55 +153,49 @@ class ShardCache:
                 n_bytes -= sizes[path]
 
 
-def _unused(paths: Collection[Path]) -> list[Path]:
-    """Return the files that no process has locked, least recently used first."""
-    unused = [path for path in paths if not _is_locked(path)]
-    return sorted(unused, key=lambda path: path.stat().st_atime_ns)
-
-
-def _create_locked(path: Path, n_bytes: int) -> int:
-    """Create a file of `n_bytes`, unless a file of this size exists, and lock it.
+def _map_locked(path: Path, n_bytes: int) -> Bytes:
+    """Return the memory-mapped content of a file, which is created unless it exists, and lock it.
 
     An existing file of another size is changed to this size. A file that was created or changed is
-    marked as incomplete by its modification time.
-
-    Returns:
-        A descriptor that holds a shared lock on the file until it is closed.
+    marked as incomplete by its modification time. The memory map keeps a copy of the file's
+    descriptor, and thereby the shared lock on the file, until the content is not used any more.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try_lock(descriptor, shared=True)
-    if os.fstat(descriptor).st_size != n_bytes:
-        os.ftruncate(descriptor, n_bytes)
-        os.utime(path, ns=(0, _INCOMPLETE_NS))
-    return descriptor
+    with os.fdopen(descriptor, "r+b") as file:
+        try_lock(descriptor, shared=True)
+        if os.fstat(descriptor).st_size != n_bytes:
+            os.ftruncate(descriptor, n_bytes)
+            os.utime(path, ns=(0, _INCOMPLETE_NS))
+        return np.memmap(file, np.uint8, "r")
 
 
 def _fetch(store: ObjectStore, path: Path, file: StoredFile) -> None:
     """Fetch a file of a store into the cache, unless the cached file is complete and unchanged."""
     modified_ns = path.stat().st_mtime_ns
-    is_verified = modified_ns == _VERIFIED_NS
-    if modified_ns not in (_INCOMPLETE_NS, _VERIFIED_NS):
-        with path.open("rb") as cached:
-            is_verified = hashlib.file_digest(cached, "sha256").hexdigest() == file.sha256
-    if not is_verified:
+    is_complete = modified_ns == _VERIFIED_NS
+    if not is_complete and modified_ns != _INCOMPLETE_NS:
+        is_complete = _is_intact(path, file)
+    if not is_complete:
         _download(store, path, file)
+        if not _is_intact(path, file):
+            raise IndexFormatError(f"{file.name} is damaged: its checksum does not match")
     os.utime(path, ns=(time.time_ns(), _VERIFIED_NS))
 
 
+def _is_intact(path: Path, file: StoredFile) -> bool:
+    with path.open("rb") as cached:
+        return hashlib.file_digest(cached, "sha256").hexdigest() == file.sha256
+
+
 def _download(store: ObjectStore, path: Path, file: StoredFile) -> None:
-    sha256 = hashlib.sha256()
     with path.open("r+b") as cached:
         for start in range(0, file.n_bytes, _BLOCK_BYTES):
             stop = min(start + _BLOCK_BYTES, file.n_bytes)
-            block = store.read(file.name, start, stop)[: stop - start]
-            sha256.update(block)
-            cached.write(block)
+            cached.write(store.read(file.name, start, stop)[: stop - start])
         cached.flush()
         # Without this, a crash of the machine may leave the time of a complete file without its
         # content.
         os.fsync(cached.fileno())
-    if sha256.hexdigest() != file.sha256:
-        raise IndexFormatError(f"{file.name} is damaged: its checksum does not match")
 
 
 def _is_locked(path: Path) -> bool:

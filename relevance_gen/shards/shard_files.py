@@ -9,8 +9,8 @@ import io
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -19,7 +19,7 @@ import numpy as np
 from attrs import evolve, frozen
 
 from relevance_gen import forks
-from relevance_gen.arrays import Offsets, batch_slices
+from relevance_gen.arrays import Bytes, Offsets, batch_slices
 from relevance_gen.errors import IndexFormatError, IndexUnavailableError, pluralize
 from relevance_gen.index import storage
 from relevance_gen.index.builder import build, merge
@@ -47,8 +47,6 @@ _BLOCK_BYTES: Final = 16 << 20
 that memory."""
 _MAX_POSTINGS_IN_MEMORY: Final = 1 << 22
 """Maximum postings of segments that are merged in memory: about 30 MiB of text."""
-_FILES_PER_SHARD: Final = 2
-"""Files that this process opens for each shard: a locked file and a memory-mapped file."""
 _SPARE_FILES: Final = 256
 """Files that this process must be able to open in addition, for example for connections."""
 _ARRAYS: Final = ("ids", "df", "titles", "title_df")
@@ -215,8 +213,8 @@ class ShardWriter:
             return self._record(path)
 
     def _record(self, path: Path) -> ShardRecord:
-        saved = storage.read(path, check=False)
         content = np.memmap(path, np.uint8, "r")
+        saved = storage.from_array(content, path.name)
         return ShardRecord(
             file=StoredFile.of(path.name, content.data),
             first=0,
@@ -250,21 +248,6 @@ class ShardWriter:
 # ── Opening ──
 
 
-@frozen(eq=False)
-class OpenedShards:
-    """The segments of opened shards, and the locks of their cached files.
-
-    Attributes:
-        segments: the segment of each shard, in order, with positions in the index and without
-            removed chunks.
-        locks: the locks of the cached files; the caller must close it after the last use of the
-            segments.
-    """
-
-    segments: list[Segment]
-    locks: ExitStack
-
-
 class ShardOpener:
     """Opens the shards of an index. A file that is open already is not read again. Thread-safe.
 
@@ -276,7 +259,7 @@ class ShardOpener:
 
     def __init__(self, location: str, cache: ShardCache | None = None) -> None:
         self._location = location
-        self._cache = cache if "://" in location else None
+        self._cache = cache
         self._files: dict[str, Segment] = {}
         self._segments: dict[ShardRecord, Segment] = {}
         self._lock = threading.Lock()
@@ -286,8 +269,10 @@ class ShardOpener:
         """Create the lock again, which a thread of the parent process may hold."""
         self._lock = threading.Lock()
 
-    def open(self, weighting: WeightingName, shards: Sequence[ShardRecord]) -> OpenedShards:
+    def open(self, weighting: WeightingName, shards: Sequence[ShardRecord]) -> list[Segment]:
         """Open shards of one version, and return their segments in order.
+
+        The segments have positions in the index, and lack removed chunks.
 
         Raises:
             IndexFormatError: a shard is damaged, or belongs to another index.
@@ -295,51 +280,48 @@ class ShardOpener:
             OSError: a file cannot be read. A `FileNotFoundError` means that the version is no
                 longer retained.
         """
-        files = [shard.file for shard in shards]
-        with self._lock, ExitStack() as stack:
-            paths: Mapping[str, Path] = {}
-            is_local = "://" not in self._location
-            if is_local or self._cache is not None:
-                check_open_files(len(files))
-            if is_local:
-                paths = {file.name: Path(self._location, file.name) for file in files}
-            elif self._cache is not None:
-                paths = self._cache.fetch(self._location, files, stack)
-            segments = []
+        with self._lock:
+            new = [shard for shard in shards if shard.file.name not in self._files]
+            if new:
+                self._open_files(weighting, new)
             for shard in shards:
                 if shard not in self._segments:
-                    base = self._open_file(weighting, shard, paths.get(shard.file.name))
-                    self._segments[shard] = _at_positions(base, shard)
-                segments.append(self._segments[shard])
-            return OpenedShards(segments, stack.pop_all())
+                    self._segments[shard] = _at_positions(self._files[shard.file.name], shard)
+            return [self._segments[shard] for shard in shards]
+
+    def _open_files(self, weighting: WeightingName, shards: Sequence[ShardRecord]) -> None:
+        for shard, content in zip(shards, self._contents(shards), strict=True):
+            name = shard.file.name
+            saved = storage.from_array(content, name)
+            if saved.weighting != weighting or saved.n_positions != shard.n_positions:
+                raise IndexFormatError(f"{name} is not the file that belongs to this index")
+            self._files[name] = evolve(saved.segment, passages=None)
+
+    def _contents(self, shards: Sequence[ShardRecord]) -> Iterable[Bytes]:
+        """Return the contents of the files of shards, in order; their hashes were compared."""
+        files = [shard.file for shard in shards]
+        if "://" not in self._location:
+            check_open_files(len(files))
+            return (self._map(file) for file in files)
+        if self._cache is not None:
+            check_open_files(len(files))
+            return self._cache.fetch(self._location, files)
+        store = ObjectStore(self._location)
+        return (np.frombuffer(file.read_from(store), np.uint8) for file in files)
+
+    def _map(self, file: StoredFile) -> Bytes:
+        content = np.memmap(Path(self._location, file.name), np.uint8, "r")
+        file.check(content.data)
+        return content
 
     def keep_only(self, shards: Collection[ShardRecord]) -> None:
         """Release all open shards except these; memory is freed when no search uses the shards."""
         names = {shard.file.name for shard in shards}
-        kept = set(shards)
         with self._lock:
-            self._files = {name: file for name, file in self._files.items() if name in names}
-            self._segments = {shard: one for shard, one in self._segments.items() if shard in kept}
-
-    def _open_file(
-        self, weighting: WeightingName, shard: ShardRecord, path: Path | None
-    ) -> Segment:
-        name = shard.file.name
-        if name in self._files:
-            return self._files[name]
-        if path is None:
-            content = ObjectStore(self._location).read_all(name)
-            shard.file.check(content)
-            saved = storage.from_bytes(content, name)
-        else:
-            if self._cache is None:
-                shard.file.check(np.memmap(path, np.uint8, "r").data)
-            saved = storage.read(path, check=False)
-        if saved.weighting != weighting or saved.n_positions != shard.n_positions:
-            raise IndexFormatError(f"{name} is not the file that belongs to this index")
-        segment = evolve(saved.segment, passages=None)
-        self._files[name] = segment
-        return segment
+            for name in self._files.keys() - names:
+                del self._files[name]
+            for shard in self._segments.keys() - set(shards):
+                del self._segments[shard]
 
 
 def _at_positions(segment: Segment, shard: ShardRecord) -> Segment:
@@ -356,17 +338,15 @@ def _at_positions(segment: Segment, shard: ShardRecord) -> Segment:
 
 def read_statistics(store: ObjectStore, version: IndexVersion) -> Statistics:
     """Return the statistics of all chunks of a version, with the arrays in the statistics files."""
-    return sum((_statistics_of(store, shard) for shard in version.shards), Statistics())
-
-
-def _statistics_of(store: ObjectStore, shard: ShardRecord) -> Statistics:
-    file = shard.statistics_file
-    if file is None:
-        return shard.scalars
-    content = store.read_all(file.name)
-    file.check(content)
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        return evolve(shard.scalars, **{name: arrays[name] for name in _ARRAYS})
+    total = Statistics()
+    for shard in version.shards:
+        statistics = shard.scalars
+        if shard.statistics_file is not None:
+            content = io.BytesIO(shard.statistics_file.read_from(store))
+            with np.load(content, allow_pickle=False) as arrays:
+                statistics = evolve(statistics, **arrays)
+        total += statistics
+    return total
 
 
 def check_open_files(n_shards: int) -> None:
@@ -377,8 +357,8 @@ def check_open_files(n_shards: int) -> None:
     if soft_limit == resource.RLIM_INFINITY:
         return
     n_free = soft_limit - sum(1 for _ in Path("/dev/fd").iterdir())
-    if _FILES_PER_SHARD * n_shards + _SPARE_FILES > n_free:
-        needs = f"its {pluralize(n_shards, 'shard')} take {_FILES_PER_SHARD} open files each"
+    if n_shards + _SPARE_FILES > n_free:
+        needs = f"its {pluralize(n_shards, 'shard')} take an open file each"
         remedy = "raise the limit with `ulimit -n`, or compact the index"
         raise IndexUnavailableError(f"{needs}, and this process may open {n_free:,} more; {remedy}")
 
@@ -409,7 +389,7 @@ class LocalShardEditor:
         The shard is rewritten if at least one chunk, but fewer than half of the chunks in its file,
         remain. Otherwise the record refers to the same file.
         """
-        (segment,) = self._open([shard])
+        (segment,) = self.opener.open(self.writer.weighting, [shard])
         chunk_ords = segment.find(positions)
         texts = [segment.chunks.texts[chunk_ord] for chunk_ord in chunk_ords.tolist()]
         n_tokens = shard.n_tokens - self.writer.counter.count_all(texts)
@@ -426,11 +406,6 @@ class LocalShardEditor:
 
     def merge(self, shards: Sequence[ShardRecord]) -> ShardRecord:
         """Write a shard with the remaining chunks of neighboring shards, and return its record."""
-        merged = _merge_segments(self._open(shards))
+        merged = _merge_segments(self.opener.open(self.writer.weighting, shards))
         first, stop = shards[0].first, shards[-1].stop
         return self.writer.write(merged, first, stop, sum(shard.n_tokens for shard in shards))
-
-    def _open(self, shards: Sequence[ShardRecord]) -> list[Segment]:
-        opened = self.opener.open(self.writer.weighting, shards)
-        opened.locks.close()  # a mapped file remains readable after it is removed from the cache
-        return opened.segments

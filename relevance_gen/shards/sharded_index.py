@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from os import PathLike
@@ -82,13 +81,11 @@ class VersionReader:
                 longer retained.
         """
         counter = self.counter(version)
-        shards = self.opener.open(version.weighting, version.shards)
+        segments = self.opener.open(version.weighting, version.shards)
         self.opener.keep_only(version.shards)
-        index = index_of_segments(
-            shards.segments, version.weighting, version.n_positions, version.n_tokens, counter
+        return index_of_segments(
+            segments, version.weighting, version.n_positions, version.n_tokens, counter
         )
-        weakref.finalize(index, shards.locks.close)
-        return index
 
 
 class ShardedIndex(MutableIndex):

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 import ray
@@ -110,7 +110,7 @@ class _OpenIndex:
         version = self._version(group.version_name)
         names = set(group.shard_names)
         shards = [shard for shard in version.shards if shard.file.name in names]
-        opened = self._opener.open(version.weighting, shards)
+        segments = self._opener.open(version.weighting, shards)
         weighting, statistics = weighting_named(version.weighting), self._statistics_of(version)
         # Postings that were looked up for other versions remain valid.
         cached = {
@@ -120,18 +120,16 @@ class _OpenIndex:
         }
         scorers = [
             SegmentScorer(segment, weighting, statistics, cached.get(id(segment)))
-            for segment in self._merge_small(shards, opened.segments)
+            for segment in self._merge_small(shards, segments)
         ]
         self._groups[group] = _OpenGroup(
             LocalSegments.of_scorers(scorers, weighting, statistics),
             scorers,
             version,
             shards,
-            opened.locks,
         )
         while len(self._groups) > _MAX_OPEN_GROUPS:
-            _, closed = self._groups.popitem(last=False)
-            closed.locks.close()
+            self._groups.popitem(last=False)
         open_shards = [shard for one in self._groups.values() for shard in one.shards]
         self._opener.keep_only(open_shards)
         return self._groups[group]
@@ -197,7 +195,6 @@ class _OpenGroup:
     scorers: Sequence[SegmentScorer]
     version: IndexVersion
     shards: Sequence[ShardRecord]
-    locks: ExitStack
 
 
 class ShardSearcher(Actor):
