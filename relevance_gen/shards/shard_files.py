@@ -1,4 +1,4 @@
-"""Build, write, open and change shards.
+"""Write, open and change shards.
 
 A shard is a file with a part of an index, and a file with those statistics that are arrays.
 """
@@ -6,11 +6,9 @@ A shard is a file with a part of an index, and a file with those statistics that
 from __future__ import annotations
 
 import io
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -19,13 +17,12 @@ import numpy as np
 from attrs import evolve, frozen
 
 from relevance_gen import forks
-from relevance_gen.arrays import Bytes, Offsets, batch_slices
+from relevance_gen.arrays import Bytes, Offsets
 from relevance_gen.errors import IndexFormatError, IndexUnavailableError, pluralize
 from relevance_gen.index import storage
-from relevance_gen.index.builder import build, merge
+from relevance_gen.index.bounded_build import build_segment, merge_segments
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment, Statistics
-from relevance_gen.index.spill import Spill
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.object_store import ObjectStore
 from relevance_gen.shards.shard_cache import ShardCache
@@ -40,96 +37,10 @@ except ModuleNotFoundError:  # Windows has no such limit
 else:
     HAS_LIMITS = True
 
-CHUNKS_PER_BATCH: Final = 256
-"""Number of chunks in a batch."""
-_BLOCK_BYTES: Final = 16 << 20
-"""Size of the texts, titles and metadata that are indexed together; indexing takes about five times
-that memory."""
-_MAX_POSTINGS_IN_MEMORY: Final = 1 << 22
-"""Maximum postings of segments that are merged in memory: about 30 MiB of text."""
 _SPARE_FILES: Final = 256
 """Files that this process must be able to open in addition, for example for connections."""
 _ARRAYS: Final = ("ids", "df", "titles", "title_df")
 """The arrays of `Statistics`."""
-
-# ── Building ──
-
-
-def batches_of(chunks: Chunks, chunk_ords: Offsets | None = None) -> Iterator[Chunks]:
-    """Yield chunks in batches: all chunks, or the chunks with the ordinals `chunk_ords`."""
-    if chunk_ords is None:
-        chunk_ords = np.arange(len(chunks.texts))
-    for batch in batch_slices(chunk_ords.size, CHUNKS_PER_BATCH):
-        yield chunks.take(chunk_ords[batch].tolist())
-
-
-def _build_segment(batches: Iterable[Chunks]) -> Segment:
-    """Build and return one segment of all chunks that are not blank, with positions from 0.
-
-    The chunks are indexed in blocks of about `_BLOCK_BYTES` of texts, titles and metadata. If there
-    is more than one block, each block is written to a temporary file and all blocks are merged at
-    the end. The merged segment is memory-mapped from an unnamed file.
-
-    Args:
-        batches: the chunks, in the order of their positions.
-    """
-    remaining = iter(batches)
-    n_read = 0
-    with closing(Spill(Path(tempfile.gettempdir()))) as spill:
-        while True:
-            block, is_last = _next_block(remaining)
-            chunks, chunk_ords = block.without_blank()
-            segment = build(chunks, n_read + chunk_ords)
-            if is_last and not n_read:
-                return segment
-            n_read += len(block.texts)
-            spill.add_with_chunks(segment)
-            if is_last:
-                return spill.open_mapped()
-            del block, chunks, segment  # free their memory before the next block is read
-
-
-def _next_block(batches: Iterator[Chunks]) -> tuple[Chunks, bool]:
-    """Return the chunks of the next block, and whether it is the last block.
-
-    Batches are added until the block has `_BLOCK_BYTES` or more. The block is the last, and can be
-    empty, if `batches` ends before that.
-    """
-    block: list[Chunks] = []
-    n_bytes = 0
-    for batch in batches:
-        block.append(batch)
-        n_bytes += sum(map(sys.getsizeof, batch.texts))
-        n_bytes += sum(map(sys.getsizeof, batch.titles.values()))
-        n_bytes += len(repr(dict(batch.metadata)))
-        if n_bytes >= _BLOCK_BYTES:
-            return Chunks.concat(block), False
-    return Chunks.concat(block), True
-
-
-def _merge_segments(segments: Sequence[Segment]) -> Segment:
-    """Return one segment with the chunks of several segments, without removed chunks.
-
-    The positions must ascend from segment to segment. Many postings are merged in temporary files.
-    """
-    is_single = len(segments) == 1 and segments[0].postings.live is None
-    n_postings = sum(segment.postings.chunk.size for segment in segments)
-    if is_single or n_postings <= _MAX_POSTINGS_IN_MEMORY:
-        return merge(segments)
-    with closing(Spill(Path(tempfile.gettempdir()))) as spill:
-        for segment in segments:
-            spill.add_with_chunks(_without_removed(segment))
-        return spill.open_mapped()
-
-
-def _without_removed(segment: Segment) -> Segment:
-    """Return the segment rebuilt without its removed chunks; other chunks keep their positions."""
-    if segment.postings.live is None:
-        return segment
-    chunk_ords = np.flatnonzero(segment.live)
-    built = _build_segment(batches_of(segment.chunks, chunk_ords))
-    return evolve(built, positions=segment.positions[chunk_ords])
-
 
 # ── Writing ──
 
@@ -162,7 +73,7 @@ class ShardWriter:
                 n_tokens += self.counter.count_all(batch.texts)
                 yield batch
 
-        segment = _build_segment(counted())
+        segment = build_segment(counted())
         return self.write(segment, 0, n_positions, n_tokens)
 
     def write(
@@ -282,29 +193,26 @@ class ShardOpener:
         """
         with self._lock:
             new = [shard for shard in shards if shard.file.name not in self._files]
-            if new:
-                self._open_files(weighting, new)
+            contents = self._contents([shard.file for shard in new]) if new else ()
+            for shard, content in zip(new, contents, strict=True):
+                name = shard.file.name
+                saved = storage.from_array(content, name)
+                if saved.weighting != weighting or saved.n_positions != shard.n_positions:
+                    raise IndexFormatError(f"{name} is not the file that belongs to this index")
+                self._files[name] = evolve(saved.segment, passages=None)
             for shard in shards:
                 if shard not in self._segments:
                     self._segments[shard] = _at_positions(self._files[shard.file.name], shard)
             return [self._segments[shard] for shard in shards]
 
-    def _open_files(self, weighting: WeightingName, shards: Sequence[ShardRecord]) -> None:
-        for shard, content in zip(shards, self._contents(shards), strict=True):
-            name = shard.file.name
-            saved = storage.from_array(content, name)
-            if saved.weighting != weighting or saved.n_positions != shard.n_positions:
-                raise IndexFormatError(f"{name} is not the file that belongs to this index")
-            self._files[name] = evolve(saved.segment, passages=None)
-
-    def _contents(self, shards: Sequence[ShardRecord]) -> Iterable[Bytes]:
-        """Return the contents of the files of shards, in order; their hashes were compared."""
-        files = [shard.file for shard in shards]
-        if "://" not in self._location:
+    def _contents(self, files: Sequence[StoredFile]) -> Iterable[Bytes]:
+        """Return the contents of files, in order, after comparing their hashes."""
+        is_local = "://" not in self._location
+        if is_local or self._cache is not None:
             check_open_files(len(files))
-            return (self._map(file) for file in files)
+        if is_local:
+            return map(self._map, files)
         if self._cache is not None:
-            check_open_files(len(files))
             return self._cache.fetch(self._location, files)
         store = ObjectStore(self._location)
         return (np.frombuffer(file.read_from(store), np.uint8) for file in files)
@@ -395,7 +303,7 @@ class LocalShardEditor:
         n_tokens = shard.n_tokens - self.writer.counter.count_all(texts)
         remaining = segment.without(chunk_ords)
         if 0 < 2 * remaining.statistics.n_chunks < segment.size:
-            rewritten = _merge_segments([remaining])
+            rewritten = merge_segments([remaining])
             return self.writer.write(rewritten, shard.first, shard.stop, n_tokens)
         return evolve(
             shard,
@@ -406,6 +314,6 @@ class LocalShardEditor:
 
     def merge(self, shards: Sequence[ShardRecord]) -> ShardRecord:
         """Write a shard with the remaining chunks of neighboring shards, and return its record."""
-        merged = _merge_segments(self.opener.open(self.writer.weighting, shards))
+        merged = merge_segments(self.opener.open(self.writer.weighting, shards))
         first, stop = shards[0].first, shards[-1].stop
         return self.writer.write(merged, first, stop, sum(shard.n_tokens for shard in shards))

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 from relevance_gen import forks
 from relevance_gen.arrays import Offsets
+from relevance_gen.index.bounded_build import batches_of
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.records.sources import Source
 from relevance_gen.retrieval.chunk_index import ChunkIndex, index_of_segments
@@ -21,12 +22,7 @@ from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.changes import IndexWriter
 from relevance_gen.shards.object_store import as_address
 from relevance_gen.shards.shard_cache import ShardCache
-from relevance_gen.shards.shard_files import (
-    LocalShardEditor,
-    ShardOpener,
-    ShardWriter,
-    batches_of,
-)
+from relevance_gen.shards.shard_files import LocalShardEditor, ShardOpener, ShardWriter
 from relevance_gen.shards.versions import IndexVersion, ShardRecord, VersionStore
 from relevance_gen.text.token_counting import (
     Encoding,

@@ -6,15 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from relevance_gen.index.bounded_build import batches_of
 from relevance_gen.index.records.validation import read_chunks
 from relevance_gen.shards.changes import IndexWriter
 from relevance_gen.shards.object_store import as_address
-from relevance_gen.shards.shard_files import (
-    LocalShardEditor,
-    ShardOpener,
-    ShardWriter,
-    batches_of,
-)
+from relevance_gen.shards.shard_files import LocalShardEditor, ShardOpener, ShardWriter
 from relevance_gen.shards.versions import IndexVersion, ShardRecord, VersionStore
 from relevance_gen.text.token_counting import token_counter
 from relevance_gen.types import WeightingName

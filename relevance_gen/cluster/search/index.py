@@ -39,6 +39,7 @@ from relevance_gen.errors import (
     InvalidRequestError,
     RelevanceGenError,
 )
+from relevance_gen.index.bounded_build import batches_of
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.passages import TextEncoder
 from relevance_gen.index.records.validation import Blank, read_chunks
@@ -51,7 +52,7 @@ from relevance_gen.retrieval.positions import FindPositions
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.changes import IndexWriter, copy_version
 from relevance_gen.shards.object_store import as_address, in_thread
-from relevance_gen.shards.shard_files import ShardWriter, batches_of
+from relevance_gen.shards.shard_files import ShardWriter
 from relevance_gen.shards.versions import IndexVersion, ShardRecord, VersionStore
 from relevance_gen.text.blocks import split_evenly
 from relevance_gen.text.token_counting import (

@@ -23,6 +23,7 @@ from relevance_gen.arrays import batch_slices
 from relevance_gen.cluster.actors import get
 from relevance_gen.cluster.placing import default_shard_count
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.index.bounded_build import CHUNKS_PER_BATCH, batches_of
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.records.files import (
     BUFFER_BYTES,
@@ -35,7 +36,6 @@ from relevance_gen.index.records.files import (
 )
 from relevance_gen.index.records.validation import Blank, read_records
 from relevance_gen.shards.object_store import as_address, file_system
-from relevance_gen.shards.shard_files import CHUNKS_PER_BATCH, batches_of
 from relevance_gen.text.chunking import split
 
 Paths: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
