@@ -86,18 +86,17 @@ class ShardCache:
             IndexFormatError: the size or the hash of a fetched file differs from its record.
             OSError: the store does not answer, or this folder cannot be written.
         """
-        paths = [self._path(address, file) for file in files]
+        needed = {self._path(address, file): file.n_bytes for file in files}
         with folder_lock(self.folder, wait_s=_LOCK_TIMEOUT_S):
-            sizes = [file.n_bytes for file in files]
-            self._make_space(dict(zip(paths, sizes, strict=True)))
-            contents = list(map(_map_locked, paths, sizes))
-        store = ObjectStore(address)
+            self._make_space(needed)
+            contents = [_map_locked(path, n_bytes) for path, n_bytes in needed.items()]
+        fetch = partial(_fetch, ObjectStore(address))
         address_lock = f"{self._version_path(address).stem}.lock"
         with (
             folder_lock(self.folder, address_lock, _LOCK_TIMEOUT_S),
             ThreadPoolExecutor(_MAX_PARALLEL_FETCHES) as pool,
         ):
-            list(pool.map(partial(_fetch, store), paths, files))
+            list(pool.map(fetch, needed, files))
         return contents
 
     def remember(self, address: str, version: IndexVersion) -> None:

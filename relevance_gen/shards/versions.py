@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 from attrs import asdict, evolve, field, frozen
+from attrs.validators import matches_re
 
 from relevance_gen import checks, wire
 from relevance_gen.arrays import Offsets
@@ -64,13 +65,6 @@ def new_name(extension: str) -> str:
     return f"{secrets.token_hex(8)}.{extension}"
 
 
-def _matching(allowed: str, pattern: str) -> checks.Rule:
-    def is_allowed(value: object) -> bool:
-        return isinstance(value, str) and re.fullmatch(pattern, value) is not None
-
-    return checks.Rule(allowed, is_allowed)
-
-
 _count: Final = checks.integer(0)
 
 
@@ -78,9 +72,9 @@ _count: Final = checks.integer(0)
 class StoredFile:
     """A shard file or statistics file of an index, which is never changed: name, size and hash."""
 
-    name: str = field(validator=_matching("the name of a file", _SHARD_FILE))
+    name: str = field(validator=matches_re(_SHARD_FILE))
     n_bytes: int = field(validator=_count)
-    sha256: str = field(validator=_matching("a SHA-256 hash", "[0-9a-f]{64}"))
+    sha256: str
 
     @classmethod
     def of(cls, name: str, content: bytes | memoryview) -> StoredFile:
@@ -122,7 +116,7 @@ class ShardRecord:
     stop: int = field(validator=_count)
     n_tokens: int = field(validator=_count)
     n_chunks: int = field(validator=_count)
-    norm_sum: str = field(validator=_matching("a hexadecimal number", "[0-9a-f]+"))
+    norm_sum: str = field(validator=matches_re("[0-9a-f]+"))
     english_margin: int
     n_chunks_with_title: int = field(validator=_count)
     statistics_file: StoredFile | None = None
@@ -421,12 +415,10 @@ class VersionStore:
         Args:
             pointer: the content of `index.json`.
         """
-        name = _parse(pointer, _POINTER, self.location).get("version")
-        if pointer != _seal({"version": name}):
-            reason = f"{_POINTER} is damaged: its checksum does not match"
+        name = str(_parse(pointer, _POINTER, self.location).get("version"))
+        if pointer != _seal({"version": name}) or not re.fullmatch(_VERSION_FILE, name):
+            reason = f"{_POINTER} is damaged, or names no version"
             raise _foreign(reason, self.location)
-        if not isinstance(name, str) or re.fullmatch(_VERSION_FILE, name) is None:
-            raise _foreign(f"{_POINTER} names no version", self.location)
         last = self._last
         if last is not None and last.name == name:
             return last
