@@ -191,10 +191,10 @@ def _relevant_spans(
     passage = result.passage
     if passage is None:
         return []
-    outside = [
+    outer_words = [
         word for word in result.words if word.end <= passage.start or word.start >= passage.end
     ]
-    spans = [span for span in (passage, *outside) if span.score >= requested.threshold]
+    spans = [span for span in (passage, *outer_words) if span.score >= requested.threshold]
     spans.sort(key=lambda span: -span.score)
     return [
         {"start": offset + span.start, "end": offset + span.end, "score": span.score}

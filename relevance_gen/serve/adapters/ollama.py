@@ -471,7 +471,7 @@ def _show(model: ModelDetails) -> object:
 
 def list_models(models: Sequence[ModelDetails]) -> object:
     """Return the response to ``GET /api/tags``."""
-    return {"models": [_listed(model) for model in models]}
+    return {"models": [_list_entry(model) for model in models]}
 
 
 def list_running_models(models: Sequence[ModelDetails]) -> object:
@@ -480,7 +480,7 @@ def list_running_models(models: Sequence[ModelDetails]) -> object:
     running: list[dict[str, object]] = []
     for model in models:
         more = {"expires_at": never, "size_vram": 0, "context_length": model.n_ctx or 0}
-        running.append({**_listed(model), **more})
+        running.append({**_list_entry(model), **more})
     return {"models": running}
 
 
@@ -494,7 +494,7 @@ def error(kind: str, message: str, field: str | None) -> dict[str, object]:  # n
     return {"error": message}
 
 
-def _listed(model: ModelDetails) -> dict[str, object]:
+def _list_entry(model: ModelDetails) -> dict[str, object]:
     identity = f"{model.name} {model.n_bytes} {model.modified_ns}"
     return {
         "name": model.name,

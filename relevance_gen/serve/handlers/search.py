@@ -78,9 +78,9 @@ async def prompt(call: Call) -> web.StreamResponse:
         response = await reservation.run(work, costs.PROMPT.of_task(task))
         _count_search(service.metrics, task, response, reservation.seconds)
         reservation.memory.resize(costs.search_results_bytes(response))
-        written = await service.generator.prompt(task.options, response, backend)
-        n_bytes = costs.PROMPT.of_prompt(written)
-        answer = await reservation.respond(written, write_body, n_bytes)
+        prompt = await service.generator.prompt(task.options, response, backend)
+        n_bytes = costs.PROMPT.of_prompt(prompt)
+        answer = await reservation.respond(prompt, write_body, n_bytes)
         answer.headers.update(report.headers)
         return answer
 

@@ -197,8 +197,8 @@ class Reservation:
         return await run_off_loop(make_response, n_bytes)
 
     def _make_response(self, result: T, write_body: Callable[[T], object]) -> web.Response:
-        written = write_body(result)
-        body = written if isinstance(written, bytes) else wire.serialize(written)
+        content = write_body(result)
+        body = content if isinstance(content, bytes) else wire.serialize(content)
         encoded, headers = encode(body, self._coding)
         self.memory.resize(len(encoded))
         return web.Response(body=encoded, content_type="application/json", headers=headers)

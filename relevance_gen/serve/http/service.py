@@ -55,7 +55,7 @@ class Service:
     anonymous: Quota = field(factory=Quota)
     is_draining: bool = False
     n_active: int = 0
-    _idle: asyncio.Event = field(factory=asyncio.Event)
+    _idle_event: asyncio.Event = field(factory=asyncio.Event)
     _timeouts: set[asyncio.Timeout] = field(factory=set)
 
     @contextmanager
@@ -66,13 +66,13 @@ class Service:
             yield
         finally:
             self.n_active -= 1
-            self._idle.set()
+            self._idle_event.set()
 
     async def wait_until_idle(self) -> None:
         """Wait until no request is active."""
         while self.n_active:
-            self._idle.clear()
-            await self._idle.wait()
+            self._idle_event.clear()
+            await self._idle_event.wait()
 
     @asynccontextmanager
     async def abortable(self) -> AsyncIterator[None]:

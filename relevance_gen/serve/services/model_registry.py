@@ -341,9 +341,9 @@ class ModelRegistry:
             for entry in self._entries:
                 self._update_entry(entry)
             self._reject_unloadable()
-            draining = self._load_next()
+            entries_in_use = self._load_next()
             for entry in self._entries:
-                if entry.state == "loaded" and entry not in draining:
+                if entry.state == "loaded" and entry not in entries_in_use:
                     entry.resolve()
 
     def _update_entry(self, entry: _Entry) -> None:
@@ -433,7 +433,7 @@ class ModelRegistry:
         for other in self._entries:
             if other.state == "unloading":
                 missing_bytes -= other.n_bytes
-        draining: list[_Entry] = []
+        entries_in_use: list[_Entry] = []
         for other in sorted(
             self._entries, key=lambda candidate: (candidate.is_in_use, candidate.used_s)
         ):
@@ -444,10 +444,10 @@ class ModelRegistry:
                 continue
             missing_bytes -= other.n_bytes
             if other.is_in_use:
-                draining.append(other)
+                entries_in_use.append(other)
             else:
                 self._start(self._unload, other, "unloading")
-        return draining
+        return entries_in_use
 
     def _reject(self, entry: _Entry, reason: str) -> None:
         """Reject the waiting requests for a model, and new requests for the next `_RETRY_S`."""

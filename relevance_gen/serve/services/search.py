@@ -364,9 +364,9 @@ class Searcher:
         if task.index is None:
             chunks = self._validate(task.chunks, task.path)
         elif task.digest is not None:
-            listed = self._find_cached(task.digest, client).index.chunks
-            chunks = read_chunks(list(listed))
-            positions = listed.positions.tolist()
+            cached_chunks = self._find_cached(task.digest, client).index.chunks
+            chunks = read_chunks(list(cached_chunks))
+            positions = cached_chunks.positions.tolist()
             reserve("result_char", sum(map(len, chunks.texts)))
         else:
             results = self._search_named(task, task.index, client, SearchReport()).results
@@ -564,25 +564,25 @@ class Searcher:
         # The index omits blank chunks; the positions of the others must stay the same.
         is_blank = bytes(not text for text in texts)
 
-        def pending() -> _CachedChunks | None:
+        def find_pending() -> _CachedChunks | None:
             current = cache.peek(key)
             return current if current is not None and current.encoding_state == "pending" else None
 
         def encode(encoder: TextEncoder) -> None:
-            current = pending()
+            current = find_pending()
             if current is None:
                 return
             chunks = iter(current.index.chunks)
             with_blanks = ("" if blank else next(chunks) for blank in is_blank)
             index = self.build_index(read_chunks(with_blanks, blank="skip"), encoder)
-            if pending() is current:
+            if find_pending() is current:
                 current.index = index
                 current.encoding_state = "done"
                 cache.put(key, current)
 
         n_passages = sum(1 + len(text) // PASSAGE_CHARS for text in texts)
         if self._encoder_service is None or not self._encoder_service.run_later(
-            n_passages, encode, lambda: pending() is not None
+            n_passages, encode, lambda: find_pending() is not None
         ):
             cached.encoding_state = "not requested"
 

@@ -117,7 +117,7 @@ def test_storage_with_invalid_reset_time_counts_as_lost(reset_time: Any, remaini
     async def run() -> None:
         metrics = Metrics.for_one_process()
         rate = RateLimit("5/minute", "memory://", metrics)
-        rate._shared = Odd(reset_time, remaining)
+        rate._shared_limiter = Odd(reset_time, remaining)
         headers = await rate.admit("a")
         assert (headers["RateLimit-Remaining"], 1 <= int(headers["RateLimit-Reset"]) <= 60) == (
             "4",
@@ -182,8 +182,8 @@ async def shared(limit: str, storage: str, metrics: Metrics) -> AsyncIterator[Ra
     try:
         yield rate
     finally:
-        assert rate._shared is not None
-        await rate._shared.storage.bridge.get_connection().aclose()  # type: ignore[attr-defined]
+        assert rate._shared_limiter is not None
+        await rate._shared_limiter.storage.bridge.get_connection().aclose()  # type: ignore[attr-defined]
 
 
 async def statuses(*limits: RateLimit) -> list[int]:

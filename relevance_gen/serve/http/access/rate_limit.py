@@ -64,9 +64,9 @@ class RateLimit:
     def __init__(self, limit: str, storage: str, metrics: Metrics) -> None:
         self._item = None if limit == "off" else parse(limit)
         self._local = SlidingWindowCounterRateLimiter(MemoryStorage())
-        self._shared: SlidingWindowCounterRateLimiter | None = None
+        self._shared_limiter: SlidingWindowCounterRateLimiter | None = None
         if storage != "memory://":
-            self._shared = SlidingWindowCounterRateLimiter(_shared_storage(storage))
+            self._shared_limiter = SlidingWindowCounterRateLimiter(_shared_storage(storage))
         self._storage_retry_at_s = 0.0
         self._is_storage_lost = False
         self._metrics = metrics
@@ -96,11 +96,11 @@ class RateLimit:
 
     async def _hit(self, item: RateLimitItem, key_id: str) -> _Count:
         """Count one request in the shared storage, or in this process while that is unavailable."""
-        if self._shared is None or time.monotonic() < self._storage_retry_at_s:
+        if self._shared_limiter is None or time.monotonic() < self._storage_retry_at_s:
             return await _hit_in(self._local, item, key_id)
         try:
             async with asyncio.timeout(_STORAGE_TIMEOUT_S):
-                count = await _hit_in(self._shared, item, key_id)
+                count = await _hit_in(self._shared_limiter, item, key_id)
         except Exception as error:  # a server that is not Redis can answer anything
             self._metrics.add("rate_limit_storage_failures_total")
             self._storage_retry_at_s = time.monotonic() + _STORAGE_PAUSE_S

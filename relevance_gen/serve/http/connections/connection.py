@@ -250,12 +250,12 @@ class Listener:
         n_free = self._max_connections - len(self._server.connections)
         n_reserved = int((1 - MAX_ANONYMOUS_FRACTION) * self._max_connections)
         if n_free < n_reserved:
-            idle = (
+            idle_connections = (
                 connection
                 for connection in self._connections()
                 if connection.is_idle and not connection.has_key
             )
-            for connection in itertools.islice(idle, n_reserved - n_free):
+            for connection in itertools.islice(idle_connections, n_reserved - n_free):
                 connection.force_close()
         return n_free
 

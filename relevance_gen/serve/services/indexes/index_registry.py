@@ -81,17 +81,17 @@ class IndexRegistry:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._served = {
+        self._served_indexes = {
             name: ServedIndex(name, location, settings) for name, location in settings.index
         }
-        if len(self._served) < len(settings.index):
+        if len(self._served_indexes) < len(settings.index):
             names = [name for name, _ in settings.index]
             raise errors.InvalidRequestError.must_be(
                 "--index", "given once for each name", max(names, key=names.count)
             )
         self._key_ids: dict[str, list[str]] = {}
         for name, key_id in settings.index_key:
-            if name not in self._served and settings.cluster is None:
+            if name not in self._served_indexes and settings.cluster is None:
                 raise errors.InvalidRequestError.must_be(
                     "--index-key", "the name of an --index, with a key's id", name
                 )
@@ -110,7 +110,7 @@ class IndexRegistry:
                 name="join-cluster",
                 daemon=True,
             ).start()
-        for index in self._served.values():
+        for index in self._served_indexes.values():
             index.refresh()
 
     async def refresh(self, name: str, client: str) -> None:
@@ -142,7 +142,7 @@ class IndexRegistry:
         The function returns a coroutine, which raises a `BusyError` if the check takes too long and
         no older version of the index can be searched.
         """
-        index = self._served.get(name) if self._may_search(client, name) else None
+        index = self._served_indexes.get(name) if self._may_search(client, name) else None
         if index is None or index.is_fresh:
             return None
         refreshed = index.refresh()
@@ -152,10 +152,14 @@ class IndexRegistry:
         return partial(self._wait, index, refreshed)
 
     async def _wait(self, index: ServedIndex, refreshed: Future[None]) -> None:
-        done = asyncio.wrap_future(refreshed)
+        refresh_future = asyncio.wrap_future(refreshed)
         for timeout_s in (MAX_DEFER_S, max(self._timeout_s - MAX_DEFER_S, 0.0)):
-            await asyncio.wait([done], timeout=timeout_s)
-            if done.done() or isinstance(index.current, BaseIndex) or index.is_store_unreachable:
+            await asyncio.wait([refresh_future], timeout=timeout_s)
+            if (
+                refresh_future.done()
+                or isinstance(index.current, BaseIndex)
+                or index.is_store_unreachable
+            ):
                 return
         raise errors.BusyError("the index is still being read", retry_after_s=5)
 
@@ -179,14 +183,14 @@ class IndexRegistry:
             ClusterError: the index of a cluster does not answer, or not completely.
         """
         may_search = self._may_search(client, name)
-        if may_search and name in self._served:
-            return work(self._served[name].searchable(), True)
+        if may_search and name in self._served_indexes:
+            return work(self._served_indexes[name].searchable(), True)
         if self._cluster_address is not None:
             with suppress(errors.UnknownIndexError):
                 # The cluster is queried also for clients without access: otherwise the response
                 # time would reveal that the index exists.
                 return self._query_cluster(name, work if may_search else _reject)
-        elif not self._served:
+        elif not self._served_indexes:
             raise errors.InvalidRequestError(
                 "cannot be used: this server has no named indexes; "
                 "start it with --index or --cluster",
@@ -215,25 +219,25 @@ class IndexRegistry:
                     self._cluster_indexes.pop(name, None)
         from relevance_gen.cluster import ClusterIndex  # imports Ray
 
-        opened = ClusterIndex.named(name, address=self._cluster_address)
+        index = ClusterIndex.named(name, address=self._cluster_address)
         with self._lock:
-            self._cluster_indexes[name] = opened
+            self._cluster_indexes[name] = index
             if len(self._cluster_indexes) > _MAX_CLUSTER_INDEXES:
                 self._cluster_indexes.popitem(last=False)
-        return work(opened, False)
+        return work(index, False)
 
     def _may_search(self, client: str, name: str) -> bool:
         """Return whether the client with the key id `client` may use the index `name`.
 
         The id is compared with all key ids that may use the index, each in constant time.
         """
-        allowed = self._key_ids.get(name)
-        matches = [hmac.compare_digest(client, key_id) for key_id in allowed or ()]
-        return allowed is None or any(matches)
+        allowed_key_ids = self._key_ids.get(name)
+        matches = [hmac.compare_digest(client, key_id) for key_id in allowed_key_ids or ()]
+        return allowed_key_ids is None or any(matches)
 
     def names(self, client: str) -> list[str]:
         """Return the names of the server's indexes that a client may use."""
-        return [name for name in self._served if self._may_search(client, name)]
+        return [name for name in self._served_indexes if self._may_search(client, name)]
 
     async def describe(self, client: str) -> list[dict[str, object]]:
         """Return the description of each of the server's indexes that a client may use.
@@ -242,7 +246,7 @@ class IndexRegistry:
         for changes; the checks are awaited for at most `MAX_DEFER_S`. Indexes of a cluster are not
         described.
         """
-        indexes = [self._served[name] for name in self.names(client)]
+        indexes = [self._served_indexes[name] for name in self.names(client)]
         refreshes = [asyncio.wrap_future(index.refresh()) for index in indexes]
         if refreshes:
             await asyncio.wait(refreshes, timeout=MAX_DEFER_S)
