@@ -386,7 +386,7 @@ class Runner:
     @property
     def closed(self) -> bool:
         """Whether the runner refuses requests, because it was closed or has failed."""
-        return self._queue.closed
+        return self._queue.is_closed
 
     @property
     def error(self) -> BaseException | None:

@@ -113,7 +113,7 @@ class ClusterWorker(Worker):
                 failure = self._failure(error)
             finally:
                 self._release_actor()
-            if self._queue.closed:
+            if self._queue.is_closed:
                 raise failure
             self._return_requests(failure)
             self.n_deaths += 1

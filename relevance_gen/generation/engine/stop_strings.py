@@ -75,7 +75,7 @@ class TextAssembler:
         self.stop_string = ""
         self._stops = stops
         self._state = 0
-        self._held = ""
+        self._unreleased_text = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, piece: bytes, *, may_stop: bool = True) -> str:
@@ -93,22 +93,22 @@ class TextAssembler:
         """
         released = self._release(self._decoder.decode(b"", final=True), may_stop)
         if not self.stop_string:
-            released, self._held = released + self._held, ""
+            released, self._unreleased_text = released + self._unreleased_text, ""
         return released
 
     def _release(self, text: str, may_stop: bool) -> str:
         if self.stop_string:
             return ""
         stops, state = self._stops, self._state
-        unreleased = self._held + text
-        for end, character in enumerate(text, len(self._held) + 1):
+        unreleased = self._unreleased_text + text
+        for end, character in enumerate(text, len(self._unreleased_text) + 1):
             state = stops.advance(state, character)
             n_matched = stops.matched[state]
             if n_matched and may_stop:
                 start = end - n_matched
-                self.stop_string, self._held = unreleased[start:end], ""
+                self.stop_string, self._unreleased_text = unreleased[start:end], ""
                 return unreleased[:start]
         self._state = state
         n_released = len(unreleased) - stops.depth[state]
-        self._held = unreleased[n_released:]
+        self._unreleased_text = unreleased[n_released:]
         return unreleased[:n_released]

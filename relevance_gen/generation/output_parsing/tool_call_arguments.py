@@ -77,7 +77,7 @@ class JsonArguments:
     def __init__(self, n_outer: int) -> None:
         self._outer_depth = -n_outer
         self._depth = 0
-        self._in_string = False
+        self._is_in_string = False
         self._is_inside = (
             True  # whether the text belongs to the arguments, not to the object around them
         )
@@ -91,11 +91,11 @@ class JsonArguments:
             delimiter = match[0]
             if match.start() == escaped:
                 continue
-            if self._in_string:
-                self._in_string = delimiter != '"'
+            if self._is_in_string:
+                self._is_in_string = delimiter != '"'
                 escaped = match.end() if delimiter == "\\" else -1
                 continue
-            self._in_string = delimiter == '"'
+            self._is_in_string = delimiter == '"'
             self._depth += _depth_change(delimiter)
             if delimiter in "}]" and self._depth <= (0 if self._is_inside else self._outer_depth):
                 end = match.end()
@@ -221,19 +221,19 @@ class UnquotedArguments:
         self._unquoted = []
         self._end = None
         is_name = text.startswith(":", end)
-        written = json.dumps(unquoted, ensure_ascii=False) if is_name else as_json(unquoted)
-        return ArgumentsChunk(end, written)
+        json_text = json.dumps(unquoted, ensure_ascii=False) if is_name else as_json(unquoted)
+        return ArgumentsChunk(end, json_text)
 
     def _read_string(self, delimiter: str, text: str, *, is_last: bool) -> ArgumentsChunk:
         end = self._end_of_content(delimiter, text, 0)
         if delimiter == self._delimiter:
-            written = json.dumps(text[:end], ensure_ascii=False)[1:-1]
+            json_text = json.dumps(text[:end], ensure_ascii=False)[1:-1]
         else:
-            written = _ESCAPE.sub(_to_json_escape, text[:end]).translate(_CONTROL_CHARACTERS)
+            json_text = _ESCAPE.sub(_to_json_escape, text[:end]).translate(_CONTROL_CHARACTERS)
         if not text.startswith(delimiter, end):
-            return ArgumentsChunk(len(text) if is_last else end, written)
+            return ArgumentsChunk(len(text) if is_last else end, json_text)
         self._end = None
-        return ArgumentsChunk(end + len(delimiter), written + '"')
+        return ArgumentsChunk(end + len(delimiter), json_text + '"')
 
     def _end_of_content(self, delimiter: str, text: str, start: int) -> int:
         content = self._contents[delimiter].match(text, start)

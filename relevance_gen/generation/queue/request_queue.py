@@ -108,7 +108,7 @@ class RequestQueue:
     # ── Callers ──────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether the queue refuses further requests."""
         return self._close_reason is not None
 
@@ -259,7 +259,7 @@ class RequestQueue:
             worker = self._workers.pop(worker_id, None)
             if worker is None:
                 return
-            failed = self._requeue(worker)
+            failed_requests = self._requeue(worker)
             if not self._workers:
                 self._close_reason = error
                 # Detach the requests first: a garbage collection may cancel a request in the
@@ -267,13 +267,13 @@ class RequestQueue:
                 waiting, self._waiting = self._waiting, OrderedDict()
                 for pending in waiting.values():
                     self._stop_queueing(pending)
-                failed.extend(waiting.values())
-            self.counters.requests_failed += len(failed)
+                failed_requests.extend(waiting.values())
+            self.counters.requests_failed += len(failed_requests)
             n_left = len(self._workers)
             self._condition.notify_all()
         if n_left and not isinstance(error, RunnerClosedError):
             _log.warning("a worker failed; %d workers continue: %s", n_left, error)
-        for pending in failed:
+        for pending in failed_requests:
             pending.settle(error)
 
     # ── Choosing requests ────────────────────────────────────────────────────────────────────────
@@ -288,9 +288,9 @@ class RequestQueue:
             if pending.queued.request.num_samples > 1 and pending.n_pending_samples
         }
         n_retained: Counter[RequestPriority] = Counter()
-        chosen: list[QueuedRequest] = []
+        chosen_requests: list[QueuedRequest] = []
         for pending in in_turn:
-            if len(chosen) == max_requests:
+            if len(chosen_requests) == max_requests:
                 break
             queued = pending.queued
             client, priority = queued.context.client, queued.context.priority
@@ -314,8 +314,8 @@ class RequestQueue:
                 retaining_clients.add(client)
             worker.capacity = worker.capacity.after([queued])
             worker.prefixes.add(pending.blocks)
-            chosen.append(queued)
-        return chosen
+            chosen_requests.append(queued)
+        return chosen_requests
 
     def _in_turn(self) -> list[PendingRequest]:
         """Return the waiting requests in the order in which they are served.
@@ -433,16 +433,16 @@ class RequestQueue:
             The requests that cannot be repeated, because they have streamed text, were put back
             before, or no other worker is left; the caller lets them fail.
         """
-        failed: list[PendingRequest] = []
+        failed_requests: list[PendingRequest] = []
         requests, worker.requests = worker.requests, {}
         for pending in reversed(requests.values()):
             self._stop_queueing(pending)
             if pending.has_streamed or pending.was_requeued or not self._workers:
-                failed.insert(0, pending)
+                failed_requests.insert(0, pending)
             else:
                 pending.was_requeued = True
                 self._enqueue(pending, is_first=True)
-        return failed
+        return failed_requests
 
     def _drop_cancelled(self, request_id: int, future: Future[GenerationResponse]) -> None:
         """Drop the request of a cancelled future, and notify the worker that has it."""
@@ -471,7 +471,7 @@ class RequestQueue:
         worker = self._workers.get(worker_id)
         if worker is None:
             return True
-        if self.closed and not self._waiting and not worker.requests:
+        if self.is_closed and not self._waiting and not worker.requests:
             del self._workers[worker_id]
             return True
         return False

@@ -72,7 +72,7 @@ def sample(
         GenerationError: the largest logit of a row is NaN or infinite, so the model is broken.
     """
     replacements = replacements or {}
-    saved = {row: logits[row, replaced.ids] for row, replaced in replacements.items()}
+    original_logits = {row: logits[row, replaced.ids] for row, replaced in replacements.items()}
     for row, replaced in replacements.items():
         logits[row, replaced.ids] = replaced.logits
     try:
@@ -81,7 +81,7 @@ def sample(
         return _sample_rows(logits, requests, uniforms)
     finally:
         # Copying all logits instead would take longer than sampling.
-        for row, model_logits in saved.items():
+        for row, model_logits in original_logits.items():
             logits[row, replacements[row].ids] = model_logits
 
 
