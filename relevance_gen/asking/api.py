@@ -237,14 +237,14 @@ def ask_stream(
         fill=needs_model if fill is None else fill,
         **search_options,
     )
-    near = []
+    passages = []
     for result in response.results:
         if fill or not result.is_filled:
-            near.append(passage_of(Source.whole(result)))
-    if only_from_sources and (not near or response.confidence < min_confidence):
-        return AnswerStream(tuple(near), response.confidence, None)
-    if near and not needs_model:
-        sources = fit(near, lambda _: True)
+            passages.append(passage_of(Source.whole(result)))
+    if only_from_sources and (not passages or response.confidence < min_confidence):
+        return AnswerStream(tuple(passages), response.confidence, None)
+    if passages and not needs_model:
+        sources = fit(passages, lambda _: True)
         copied = sources[0].reference
         return AnswerStream(sources, response.confidence, None, copied_text=copied)
     runner = default_runner() if runner is None else runner

@@ -216,15 +216,15 @@ class Attributor:
         min_share = _MIN_SHARE
         supporting: list[CitedSpan] = []
         while pair_sentences.size:
-            added = sum_by(pair_sentences, uncovered[pair_words], n_spans)
-            best = int(added.argmax())
-            if added[best] < min_share * total:
+            added_weights = sum_by(pair_sentences, uncovered[pair_words], n_spans)
+            best = int(added_weights.argmax())
+            if added_weights[best] < min_share * total:
                 break
-            covered = pair_words[pair_sentences == best]
-            share = float(weights[covered].sum() / total)
+            covered_words = pair_words[pair_sentences == best]
+            share = float(weights[covered_words].sum() / total)
             source, start, end = sources.spans[best]
             supporting.append(CitedSpan(start, end, share, source))
-            uncovered[covered] = 0
+            uncovered[covered_words] = 0
             min_share = _MIN_ADDED_SHARE
         return tuple(supporting)
 
