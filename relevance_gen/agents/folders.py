@@ -183,13 +183,13 @@ class Folders:
         """
         located = self._locate(path, "path")
         snapshot = self._snapshot(located.folder)
-        inside = located.path
-        if inside not in snapshot.files:
-            unescaped = (known for known in snapshot.files if escape_path(known) == inside)
-            inside = next(unescaped, inside)
-        if inside not in snapshot.files:
+        inner_path = located.path
+        if inner_path not in snapshot.files:
+            unescaped = (known for known in snapshot.files if escape_path(known) == inner_path)
+            inner_path = next(unescaped, inner_path)
+        if inner_path not in snapshot.files:
             self._refuse_path(path, located, snapshot)
-        return snapshot.read(inside, first_line, last_line, max_chars=max_chars)
+        return snapshot.read(inner_path, first_line, last_line, max_chars=max_chars)
 
     def _refuse_path(self, path: str, located: _FolderPath, snapshot: FolderSnapshot) -> None:
         """Raise the error for a path that no file has; it suggests a file of the same name, if any.

@@ -71,6 +71,6 @@ def run(args: argparse.Namespace) -> int:
         except OSError as error:
             reason = error.strerror or error
             raise InvalidRequestError(f"{change.path} cannot be written: {reason}") from None
-        if change.before != change.after:
+        if change.old_text != change.new_text:
             sys.stdout.write(f"{agent.title}: wrote {change.path}; restart the agent\n")
     return 0

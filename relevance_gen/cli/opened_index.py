@@ -231,14 +231,16 @@ def _refuse_path(path: str, error: Exception, *, is_query: bool) -> NoReturn:
     a question of several words in quotes, because without quotes its further words are parsed as
     paths.
     """
-    missing = Path(path)
+    missing_path = Path(path)
     neighbors: list[str] = []
     with suppress(OSError, ValueError):
-        neighbors = [entry.name for entry in missing.parent.iterdir() if entry.name != missing.name]
+        neighbors = [
+            entry.name for entry in missing_path.parent.iterdir() if entry.name != missing_path.name
+        ]
     remedy = "correct its name or leave it out"
     if is_query:
         remedy += "; a question of several words goes in quotes"
-    hint = did_you_mean(missing.name, neighbors, remedy)
+    hint = did_you_mean(missing_path.name, neighbors, remedy)
     reason = getattr(error, "strerror", error)
     raise InvalidRequestError(visible(f"{path}: {reason}; {hint}")) from None
 

@@ -108,8 +108,8 @@ class ResultPrinter:
         n_lines_before = text.count("\n", 0, lines[0][0])
         header = f"{label}{self._header(result, n_lines_before)}{note}"
         matches = [(word.start, word.end) for word in result.words]
-        shown = [f"{_INDENT}{self._highlight(text, line, matches)}" for line in lines]
-        return "\n".join([header, *shown, "\n"])
+        indented_lines = [f"{_INDENT}{self._highlight(text, line, matches)}" for line in lines]
+        return "\n".join([header, *indented_lines, "\n"])
 
     def _header(self, result: SearchResult, n_lines_before: int) -> str:
         """Return a line with the score, file and location of a result.

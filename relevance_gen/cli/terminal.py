@@ -122,11 +122,11 @@ class StatusLine:
 
     Attributes:
         stream: the terminal, or another stream.
-        started: the start of the command, in seconds of `time.monotonic`.
+        started_s: the start of the command, in seconds of `time.monotonic`.
     """
 
     stream: TextIO
-    started: float = field(factory=time.monotonic)
+    started_s: float = field(factory=time.monotonic)
     _drawn: float = field(default=0.0, init=False)
 
     def draw(self, text: str) -> None:
@@ -138,7 +138,7 @@ class StatusLine:
         now = time.monotonic()
         if (
             not self.stream.isatty()
-            or now - self.started < _MIN_DURATION_S
+            or now - self.started_s < _MIN_DURATION_S
             or now - self._drawn < _REDRAW_S
         ):
             return

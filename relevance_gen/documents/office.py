@@ -397,8 +397,8 @@ class _SheetParser:
     _cell_type: str = ""
     _value_pieces: list[str] = field(factory=list)
     _column: str = ""
-    _only_text: bool = True
-    _in_value: bool = False
+    _has_only_text: bool = True
+    _is_in_value: bool = False
 
     def start(self, tag: str, attributes: Attributes) -> None:
         if tag == "c":
@@ -406,14 +406,14 @@ class _SheetParser:
             self._value_pieces = []
             letters = attributes.get("r", "").rstrip("0123456789")
             self._column = letters or str(len(self._cells))
-        self._in_value = tag in ("v", "t")
+        self._is_in_value = tag in ("v", "t")
 
     def data(self, text: str) -> None:
-        if self._in_value:
+        if self._is_in_value:
             self._value_pieces.append(text)
 
     def end(self, tag: str) -> None:
-        self._in_value = False
+        self._is_in_value = False
         value = "".join(self._value_pieces) if tag == "c" else ""
         if value:
             self._end_cell(value)
@@ -423,14 +423,14 @@ class _SheetParser:
     def _end_cell(self, value: str) -> None:
         cell = self.strings[int(value)] if self._cell_type == "s" else value
         self._cells[self._column] = cell
-        self._only_text = self._only_text and self._cell_type in _TEXT_CELLS
+        self._has_only_text = self._has_only_text and self._cell_type in _TEXT_CELLS
 
     def _end_row(self) -> None:
         is_first = not self._has_table and len(self._cells) > 1
         if is_first and any(self.rows):
             self.rows.append("")
         self._has_table = self._has_table or is_first
-        if is_first and self._only_text:
+        if is_first and self._has_only_text:
             header = list(self._cells.values())
             self._columns = list(self._cells)
             self._column_names = names_of(header)
@@ -441,7 +441,7 @@ class _SheetParser:
         self.archive.charge(len(line))
         self.rows.append(line)
         self._cells.clear()
-        self._only_text = True
+        self._has_only_text = True
 
 
 def _heading_level(tag: str, attributes: Attributes) -> int:

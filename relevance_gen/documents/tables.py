@@ -46,14 +46,14 @@ def row_line(cells: Sequence[str], column_names: Sequence[str] = ()) -> str:
     >>> row_line(["a|b", "c"]), row_line(["a", ""])
     ('| a\\|b | c |', 'a')
     """
-    named: list[str] = []
+    named_cells: list[str] = []
     for name, cell in zip_longest(column_names, map(_one_line, cells), fillvalue=""):
-        named.append(f"{name}: {cell}" if name and cell else cell)
-    while named and not named[-1]:
-        named.pop()
-    if len(named) > 1 or (named and column_names):
-        return _line(named)
-    return "".join(named)
+        named_cells.append(f"{name}: {cell}" if name and cell else cell)
+    while named_cells and not named_cells[-1]:
+        named_cells.pop()
+    if len(named_cells) > 1 or (named_cells and column_names):
+        return _line(named_cells)
+    return "".join(named_cells)
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -92,7 +92,7 @@ class _PageParser(HTMLParser):
         self._content_depth = 0
         self._pre_depth = 0
         self._list_depth = 0
-        self._in_title = False
+        self._is_in_title = False
         self._column_names: list[str] = []
         self._row: list[_CellStart] = []
 
@@ -109,7 +109,7 @@ class _PageParser(HTMLParser):
         elif tag in _INVISIBLE or self._is_navigation(tag, attrs):
             self._skipped_tag = tag
             self._skipped_depth = 1
-        self._in_title = tag == "title" and not self.title
+        self._is_in_title = tag == "title" and not self.title
         self._pre_depth += tag == "pre"
         if tag in _INLINE or self._skipped_tag:
             return
@@ -133,12 +133,12 @@ class _PageParser(HTMLParser):
         self._content_depth -= tag in _CONTENT and self._content_depth > 0
         self._pre_depth -= tag == "pre" and self._pre_depth > 0
         self._list_depth -= tag in _LISTS and self._list_depth > 0
-        self._in_title = False
+        self._is_in_title = False
         if tag not in _INLINE:
             self._end_block(tag)
 
     def handle_data(self, data: str) -> None:
-        if self._in_title:
+        if self._is_in_title:
             self.title.append(data)
         elif not self._skipped_tag:
             self.pieces.append(data if self._pre_depth else data.replace("\n", " "))

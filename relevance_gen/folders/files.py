@@ -123,18 +123,18 @@ def read_file(path: str, *, follow: bool) -> FileContent:
     now_ns = time.time_ns()
     try:
         with open(open_regular_file(path, follow=follow), "rb") as file:
-            before = os.fstat(file.fileno())
-            if before.st_size > MAX_BYTES:
+            stat_before = os.fstat(file.fileno())
+            if stat_before.st_size > MAX_BYTES:
                 warning = f"is larger than {MAX_BYTES >> 20} MiB"
-                return FileContent(None, fingerprint(before), warning)
+                return FileContent(None, fingerprint(stat_before), warning)
             content = file.read()
-            after = os.fstat(file.fileno())
+            stat_after = os.fstat(file.fileno())
     except OSError as error:
         return FileContent(None, warning=error.strerror or str(error))
-    tick_ns = _TICK_NS if after.st_ctime_ns % _COARSE_NS else _COARSE_TICK_NS
-    is_settled = after.st_ctime_ns + tick_ns < now_ns
-    is_unchanged = fingerprint(before) == fingerprint(after)
-    return FileContent(content, fingerprint(after) if is_settled and is_unchanged else None)
+    tick_ns = _TICK_NS if stat_after.st_ctime_ns % _COARSE_NS else _COARSE_TICK_NS
+    is_settled = stat_after.st_ctime_ns + tick_ns < now_ns
+    is_unchanged = fingerprint(stat_before) == fingerprint(stat_after)
+    return FileContent(content, fingerprint(stat_after) if is_settled and is_unchanged else None)
 
 
 # ── Lines ────────────────────────────────────────────────────────────────────────────────────────

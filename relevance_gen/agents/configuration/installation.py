@@ -55,18 +55,18 @@ class SettingsChange:
 
     Attributes:
         path: the file; a symbolic link is resolved.
-        before: the text of the file; "" if it does not exist.
-        after: the text with the change.
+        old_text: the text of the file; "" if it does not exist.
+        new_text: the text with the change.
     """
 
     path: Path
-    before: str
-    after: str
+    old_text: str
+    new_text: str
 
     def diff(self) -> str:
         """Return the change as a unified diff; "" without a change."""
         path = str(self.path)
-        lines = difflib.unified_diff(_lines(self.before), _lines(self.after), path, path)
+        lines = difflib.unified_diff(_lines(self.old_text), _lines(self.new_text), path, path)
         return "".join(lines)
 
     def write(self) -> None:
@@ -75,13 +75,13 @@ class SettingsChange:
         Raises:
             OSError: the file cannot be written.
         """
-        if self.before == self.after:
+        if self.old_text == self.new_text:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=self.path.parent, prefix=f"{self.path.name}.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-                file.write(self.after)
+                file.write(self.new_text)
             if self.path.exists():
                 shutil.copymode(self.path, name)
             Path(name).replace(self.path)
@@ -253,13 +253,13 @@ def _program() -> str:
 
 def _plan(agent: CodingAgent, name: str, entry: Entry | None) -> SettingsChange:
     path = Path(os.path.realpath(agent.path()))
-    before = _read(path)
+    old_text = _read(path)
     keys = (*agent.keys, name)
     try:
-        after = _edit(agent, before, keys, entry)
+        new_text = _edit(agent, old_text, keys, entry)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{path}: {error}") from None
-    return SettingsChange(path, before, after)
+    return SettingsChange(path, old_text, new_text)
 
 
 def _edit(
