@@ -95,7 +95,7 @@ def measure(record: Record, n_texts: int) -> None:
             sample(logits, [ANY], uniform)
             times.append(time.thread_time())
             extra.append((times[1] - times[0] - (times[2] - times[1])) * 1000)
-            if token == END or constraint.complete:
+            if token == END or constraint.is_complete:
                 break
     for what, value in (
         ("mean", np.mean(extra)),
@@ -139,7 +139,7 @@ def waited(
             token = int(sample(logits, [ANY], chance.random(1), masks={0: allowed})[0])
             if token != END:
                 constraint.accept(token)
-            if token == END or constraint.complete:
+            if token == END or constraint.is_complete:
                 break
     return waits
 

@@ -95,7 +95,7 @@ def engine_seconds(
         engine.add(QueuedRequest(number, request, secrets.randbits(128), time.time()))
 
     def work() -> None:
-        while not engine.idle:
+        while not engine.is_idle:
             responses.extend(event for event in engine.step() if isinstance(event, Finished))
 
     seconds = timed(work)
