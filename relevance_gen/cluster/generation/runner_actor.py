@@ -36,7 +36,7 @@ _UNUSED_TIMEOUT_S: Final = 60.0
 
 @frozen
 class RunnerSpec:
-    """What a runner loads; processes can share a runner if their specs are equal.
+    """The model of a runner, and its options. Processes that share a runner have equal specs.
 
     Attributes:
         model: as for `relevance_gen.Runner`.
@@ -97,6 +97,9 @@ class RunnerActor(Actor):
     Each client numbers its own requests, so requests get new ids in this actor; clients see only
     their own ids. The process of a runner with a name ends by itself when no client has called
     `exchange` for `_UNUSED_TIMEOUT_S`.
+
+    Args:
+        spec: the model of the runner.
     """
 
     def __init__(self, spec: RunnerSpec) -> None:
@@ -203,7 +206,8 @@ class RunnerActor(Actor):
             self._capacity = capacity
             self._drop_lost_clients()
             self._condition.notify_all()
-            self._condition.wait_for(lambda: self._waiting or self._error, timeout_s)
+            if timeout_s != 0:  # otherwise a wait would release the lock in each step
+                self._condition.wait_for(lambda: self._waiting or self._error, timeout_s)
             if self._error is not None:
                 return None
             requests, self._waiting = self._waiting, []
