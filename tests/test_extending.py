@@ -93,7 +93,7 @@ def extend(tmp_path: Path) -> Callable[..., Extended]:
 STAGE = '''
 """Prefer short chunks."""
 
-from relevance_gen.retrieval.ranking.features import FeatureSpec, NumericFeatures
+from relevance_gen.retrieval.ranking.stage import FeatureSpec, NumericFeatures
 from relevance_gen.retrieval.ranking.stage import N_STAGE_CANDIDATES, Stage
 
 

@@ -12,10 +12,8 @@ import numpy as np
 from relevance_gen import checks, wire
 from relevance_gen.asking.answer import Answer, Source, attributor_of
 from relevance_gen.asking.citations import StreamingAttributor
-from relevance_gen.asking.preparation import prepare
-from relevance_gen.asking.prompts import INSTRUCTIONS
+from relevance_gen.asking.prompts import INSTRUCTIONS, fit, passage_of, prepare
 from relevance_gen.asking.repetition import LOOP_CHARS, is_loop, until_repetition
-from relevance_gen.asking.selection import fit, passage_of
 from relevance_gen.errors import InvalidRequestError, did_you_mean
 from relevance_gen.generation.api import default_runner, refuse_fields_of_runner
 from relevance_gen.generation.queue.request import GRAMMAR_FIELDS, RequestFields
@@ -24,8 +22,7 @@ from relevance_gen.generation.stream import TextStream
 from relevance_gen.llama.model_files.resolve import is_embedded
 from relevance_gen.retrieval.api import search
 from relevance_gen.retrieval.base_index import BaseIndex
-from relevance_gen.retrieval.params import SearchOptions
-from relevance_gen.retrieval.signatures import with_options
+from relevance_gen.retrieval.params import SearchOptions, with_options
 from relevance_gen.retrieval.stages.neighbors import MAX_NEIGHBORS, Neighborhood
 from relevance_gen.types import (
     MIN_CONFIDENCE,

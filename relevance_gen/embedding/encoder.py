@@ -11,9 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from relevance_gen.embedding.jobs import Embeddings, Job, Jobs, Vectors
-from relevance_gen.embedding.shared import SharedModel, checked_texts
+from relevance_gen.embedding.shared import (
+    Job,
+    Jobs,
+    SharedModel,
+    checked_texts,
+)
 from relevance_gen.errors import EncoderError, InvalidRequestError
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.progress import Progress
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from relevance_gen.llama.embedder import Embedder
     from relevance_gen.llama.weights import OnProgress
 
+Vectors: TypeAlias = NDArray[np.float32]
 Kind: TypeAlias = Literal["query", "passage"]
 """The role of a text; many models expect a prefix that names it."""
 
@@ -55,6 +61,18 @@ _KNOWN_PREFIXES: Final = (
     (r"nomic-embed", Prefixes("search_query: ", "search_document: ")),
     (r"embeddinggemma", Prefixes("task: search result | query: ", "title: none | text: ")),
 )  # fmt: skip
+
+
+class Embeddings(NamedTuple):
+    """The vectors of n texts, and the number of tokens of each.
+
+    Attributes:
+        vectors: float32 of shape (n, n_dims).
+        n_tokens: number of tokens of each text that the model has read, shape (n,).
+    """
+
+    vectors: Vectors
+    n_tokens: NDArray[np.int64]
 
 
 class Encoder(SharedModel["Embedder"]):

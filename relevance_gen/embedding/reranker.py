@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from relevance_gen.embedding.jobs import Job, Jobs
-from relevance_gen.embedding.shared import SharedModel, checked_texts
+from relevance_gen.embedding.shared import Job, Jobs, SharedModel, checked_texts
 from relevance_gen.errors import InvalidRequestError, RerankerError
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.progress import Progress

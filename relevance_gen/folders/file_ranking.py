@@ -43,8 +43,13 @@ from attrs import frozen
 from relevance_gen.arrays import Floats, Offsets, starts_of
 from relevance_gen.folders.identifiers import CodeDefinition, FileName, definitions, name_parts
 from relevance_gen.index.formulas import idf
-from relevance_gen.retrieval.ranking.features import STORED_FIELDS, FeatureSource
-from relevance_gen.retrieval.ranking.stage import CandidateTable, RerankStage, WeightedQuery
+from relevance_gen.retrieval.ranking.stage import (
+    STORED_FIELDS,
+    CandidateTable,
+    FeatureSource,
+    RerankStage,
+    WeightedQuery,
+)
 from relevance_gen.text.stems import stem
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 

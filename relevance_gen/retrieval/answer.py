@@ -6,15 +6,15 @@ Parse the query, weight its terms, rank candidates by stages, and build the resp
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from attrs import evolve
 
-from relevance_gen.arrays import Ids, Offsets
+from relevance_gen.arrays import Ids, Offsets, find
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.request_scope import raise_if_cancelled, reserve
 from relevance_gen.retrieval.collapse import GroupHashes, GroupKeys, first_of_each
-from relevance_gen.retrieval.filling import fill
 from relevance_gen.retrieval.highlighting import highlight
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.retrieval.ports import (
@@ -27,15 +27,20 @@ from relevance_gen.retrieval.ports import (
 from relevance_gen.retrieval.query import term_matching
 from relevance_gen.retrieval.query.filters import Filter, check_keys
 from relevance_gen.retrieval.query.parsing import MAX_CACHED_CHARS, Query, parse
-from relevance_gen.retrieval.query.spelling_correction import Correction, correct, corrections_of
-from relevance_gen.retrieval.query.spelling_variants import find_variants
+from relevance_gen.retrieval.query.spelling import (
+    Correction,
+    correct,
+    corrections_of,
+    find_variants,
+)
 from relevance_gen.retrieval.query.term_matching import TermMatch
 from relevance_gen.retrieval.ranking.confidence import confidence
-from relevance_gen.retrieval.ranking.features import STORED_FIELDS, FeatureSpec
 from relevance_gen.retrieval.ranking.stage import (
     LEXICAL,
     N_STAGE_CANDIDATES,
+    STORED_FIELDS,
     CandidateTable,
+    FeatureSpec,
     Ranking,
     RerankStage,
     WeightedQuery,
@@ -43,6 +48,10 @@ from relevance_gen.retrieval.ranking.stage import (
 from relevance_gen.retrieval.ranking.top_n import at_least_as_good
 from relevance_gen.retrieval.stages.proximity import COVERAGE, COVERAGE_WEIGHT
 from relevance_gen.types import SearchMetadata, SearchResponse, SearchResult, Span
+
+_MAX_DISTANCE: Final = 2
+"""Chunks at most this number of positions from a result are added in the order of the results;
+chunks that are farther away in the order of their positions."""
 
 
 def answer(
@@ -154,7 +163,7 @@ def weight(query: Query, segments: Segments) -> WeightedQuery:
 def _find_corrections(query: Query, unknown: Sequence[str], segments: Segments) -> list[Correction]:
     """Return replacements of query words that occur in no chunk.
 
-    Other spellings (`spelling_variants`) are first, then corrections of misspelled words.
+    Other spellings (`find_variants`) are first, then corrections of misspelled words.
 
     Args:
         query: the query.
@@ -360,3 +369,44 @@ def _build_response(
     if corrections:
         token_counts = token_counts.with_corrections(corrections)
     return SearchResponse(tuple(results), token_counts, ranking.confidence)
+
+
+def fill(
+    ranking: Ranking,
+    n: int,
+    segments: Segments,
+    chunk_filter: Filter | None,
+    matching_positions: Offsets,
+) -> Ranking:
+    """Return a ranking with further chunks, up to n, which have score 0.
+
+    Chunks next to the best chunk are first, then those next to the second, and so on; then chunks
+    at distance 2 in the same order, then the other chunks in the order of their positions.
+
+    Args:
+        ranking: the ranking.
+        n: maximum number of chunks of the result.
+        segments: the chunks.
+        chunk_filter: further chunks must pass this filter.
+        matching_positions: positions of all chunks with a score above 0, best first; these are not
+            added.
+    """
+    request = InventoryRequest(with_positions=True, filter=chunk_filter)
+    positions = segments.inventory(request).positions
+    rank_of = matching_positions.argsort()
+    ascending = matching_positions[rank_of]
+    others = positions[find(ascending, positions) < 0]
+    order = np.full(others.size, _MAX_DISTANCE * matching_positions.size)
+    for distance in range(_MAX_DISTANCE, 0, -1):
+        for neighbors in (others - distance, others + distance):
+            index = find(ascending, neighbors)
+            is_near = index >= 0
+            near_order = rank_of[index[is_near]] + (distance - 1) * matching_positions.size
+            order[is_near] = np.minimum(order[is_near], near_order)
+    n_added = max(n - ranking.positions.size, 0)
+    added = others[order.argsort(kind="stable")[:n_added]]
+    return evolve(
+        ranking,
+        positions=np.concatenate((ranking.positions, added)),
+        scores=np.concatenate((ranking.scores, np.zeros(added.size))),
+    )

@@ -20,10 +20,10 @@ from relevance_gen.retrieval.params import (
     SearchOptions,
     SearchParams,
     take_models,
+    with_options,
 )
 from relevance_gen.retrieval.ports import MatchRequest, MatchResponse
 from relevance_gen.retrieval.query.parsing import parse
-from relevance_gen.retrieval.signatures import with_options
 from relevance_gen.retrieval.weighting import Weighting, weighting_named
 from relevance_gen.text.token_counting import Encoding, token_counter
 from relevance_gen.types import Chunk, Metadata, SearchMetadata, SearchResponse, WeightingName

@@ -14,8 +14,8 @@ from relevance_gen.retrieval.params import (
     SearchParams,
     search_params,
     take_models,
+    with_options,
 )
-from relevance_gen.retrieval.signatures import with_options
 from relevance_gen.types import Explanation, SearchResponse
 
 Queries: TypeAlias = list[str] | tuple[str, ...] | Iterator[str]

@@ -26,10 +26,14 @@ from relevance_gen.index.spill import Spill
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answer import answer
 from relevance_gen.retrieval.local_segments import LocalSegments
-from relevance_gen.retrieval.mutable_index import MutableIndex
+from relevance_gen.retrieval.mutable_index import (
+    ChunkList,
+    FindPositions,
+    MutableIndex,
+    check_positions,
+)
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.ports import Segments
-from relevance_gen.retrieval.positions import ChunkList, FindPositions, check_positions
 from relevance_gen.retrieval.ranking.stage import RerankStage
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.text.token_counting import (

@@ -16,7 +16,7 @@ from relevance_gen.arrays import Ids, Offsets, runs
 from relevance_gen.checks import to_python_scalar
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.retrieval.query.filters import check_keys, comparison_key
-from relevance_gen.retrieval.ranking.features import (
+from relevance_gen.retrieval.ranking.stage import (
     ChunkBatch,
     FeatureRows,
     FeatureSpec,

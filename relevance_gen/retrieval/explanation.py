@@ -13,15 +13,13 @@ from relevance_gen.retrieval.answer import score, weight
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.retrieval.ports import FeatureRequest, MatchRequest, Segments
 from relevance_gen.retrieval.query.operators import QueryOperator, violated_operators
-from relevance_gen.retrieval.ranking.features import (
+from relevance_gen.retrieval.ranking.stage import (
+    LEXICAL,
+    CandidateTable,
     ChunkBatch,
     FeatureRows,
     FeatureSpec,
     NumericFeatures,
-)
-from relevance_gen.retrieval.ranking.stage import (
-    LEXICAL,
-    CandidateTable,
     RerankStage,
     WeightedTerms,
 )

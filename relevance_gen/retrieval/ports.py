@@ -29,16 +29,17 @@ from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.query.filters import Filter
 from relevance_gen.retrieval.query.parsing import QueryTerm
 from relevance_gen.retrieval.query.term_matching import TermMatch
-from relevance_gen.retrieval.ranking.features import (
+from relevance_gen.retrieval.ranking.sparse_vectors import SAMPLE_SIZE, Sample
+from relevance_gen.retrieval.ranking.stage import (
     FeatureRequest as FeatureRequest,
 )
-from relevance_gen.retrieval.ranking.features import (
+from relevance_gen.retrieval.ranking.stage import (
     FeatureSpec,
+    Ranking,
     TermPrefixes,
+    WeightedTerms,
     merge_features,
 )
-from relevance_gen.retrieval.ranking.sparse_vectors import SAMPLE_SIZE, Sample
-from relevance_gen.retrieval.ranking.stage import Ranking, WeightedTerms
 from relevance_gen.retrieval.ranking.top_n import at_least_as_good
 from relevance_gen.retrieval.weighting import Weighting
 

@@ -14,10 +14,9 @@ from relevance_gen.index.bounded_build import batches_of
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.records.sources import Source
 from relevance_gen.retrieval.chunk_index import ChunkIndex, index_of_segments
-from relevance_gen.retrieval.mutable_index import MutableIndex
+from relevance_gen.retrieval.mutable_index import FindPositions, MutableIndex
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.ports import Segments
-from relevance_gen.retrieval.positions import FindPositions
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.changes import IndexWriter
 from relevance_gen.shards.object_store import as_address

@@ -24,7 +24,7 @@ from relevance_gen import (
     search,
 )
 from relevance_gen.asking.answer import NO_ANSWER_FOUND, NOTHING_FOUND, Source
-from relevance_gen.asking.selection import passage_of
+from relevance_gen.asking.prompts import passage_of
 from relevance_gen.wire import serialize
 from small_models import BIGRAM, ENCODER, STORY, TINY
 from tests.cli.documents import docx, run, table

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import search
 from relevance_gen.asking.answer import Source
-from relevance_gen.asking.selection import fit, passage_of
+from relevance_gen.asking.prompts import fit, passage_of
 from relevance_gen.text.chunking import sentences
 
 TEXT = "Cows moo all day.  Cats purr at night.\n\nDogs bark.\nSheep bleat in spring."

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import Encoder, EncoderError, InvalidRequestError, ModelLoadError
 from relevance_gen.embedding import encoder as encoder_room
-from relevance_gen.embedding.jobs import Job, Jobs
+from relevance_gen.embedding.shared import Job, Jobs
 from relevance_gen.llama.embedder import Embedder
 from relevance_gen.llama.options import ModelOptions
 from small_models import BIGRAM, ENCODER, TINY, minilm

@@ -27,8 +27,8 @@ from relevance_gen.index.segment import Segment
 from relevance_gen.retrieval.answer import rank, weight
 from relevance_gen.retrieval.explanation import explain
 from relevance_gen.retrieval.local_segments import LocalSegments
+from relevance_gen.retrieval.mutable_index import chunks_at
 from relevance_gen.retrieval.params import SearchParams
-from relevance_gen.retrieval.positions import chunks_at
 from relevance_gen.retrieval.query.parsing import Query
 from relevance_gen.retrieval.query.term_matching import TermPostings
 from relevance_gen.retrieval.weighting import weighting_named

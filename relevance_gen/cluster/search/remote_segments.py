@@ -35,8 +35,8 @@ from relevance_gen.retrieval.ports import (
 )
 from relevance_gen.retrieval.query.parsing import QueryTerm
 from relevance_gen.retrieval.query.term_matching import TermMatch
-from relevance_gen.retrieval.ranking.features import STORED_FIELDS, merge_features
 from relevance_gen.retrieval.ranking.sparse_vectors import Sample
+from relevance_gen.retrieval.ranking.stage import STORED_FIELDS, merge_features
 from relevance_gen.retrieval.ranking.top_n import best_rows
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.versions import IndexVersion, ShardRecord

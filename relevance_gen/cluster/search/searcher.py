@@ -26,8 +26,7 @@ from relevance_gen.folders.cache import default_folder
 from relevance_gen.index.builder import merge
 from relevance_gen.index.segment import Segment, Statistics
 from relevance_gen.quota import Quota
-from relevance_gen.retrieval.local_segments import LocalSegments
-from relevance_gen.retrieval.segment_scorer import SegmentScorer
+from relevance_gen.retrieval.local_segments import LocalSegments, SegmentScorer
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.object_store import ObjectStore
 from relevance_gen.shards.shard_cache import ShardCache

@@ -36,9 +36,16 @@ from relevance_gen.arrays import (
 )
 from relevance_gen.index.formulas import pivot, saturate
 from relevance_gen.index.lexicon import lexicon_of
-from relevance_gen.retrieval.ranking.features import ChunkBatch, FeatureSource, FeatureSpec
 from relevance_gen.retrieval.ranking.sparse_vectors import MAX_CHUNKS, SparseVector
-from relevance_gen.retrieval.ranking.stage import CandidateTable, SelfMatch, Stage, WeightedTerms
+from relevance_gen.retrieval.ranking.stage import (
+    CandidateTable,
+    ChunkBatch,
+    FeatureSource,
+    FeatureSpec,
+    SelfMatch,
+    Stage,
+    WeightedTerms,
+)
 from relevance_gen.text.blocks import blocks
 from relevance_gen.text.tokenization import tokenize
 

@@ -29,8 +29,12 @@ from attrs import frozen
 
 from relevance_gen.arrays import Floats, Offsets
 from relevance_gen.errors import RerankerError
-from relevance_gen.retrieval.ranking.features import STORED_FIELDS, FeatureSource
-from relevance_gen.retrieval.ranking.stage import CandidateTable, RerankStage
+from relevance_gen.retrieval.ranking.stage import (
+    STORED_FIELDS,
+    CandidateTable,
+    FeatureSource,
+    RerankStage,
+)
 
 _MIN_RELEVANCE: Final = float(np.finfo(np.float32).smallest_subnormal)
 _MAX_RELEVANCE: Final = float(np.nextafter(1.0, 0.0))

@@ -34,14 +34,15 @@ from attrs import frozen
 
 from relevance_gen.arrays import Floats, Halves, Offsets
 from relevance_gen.index.passages import Passages, TextEncoder, query_vector
-from relevance_gen.retrieval.ranking.features import (
+from relevance_gen.retrieval.ranking.stage import (
     STORED_FIELDS,
+    CandidateTable,
     ChunkBatch,
     FeatureSource,
     FeatureSpec,
     NumericFeatures,
+    RerankStage,
 )
-from relevance_gen.retrieval.ranking.stage import CandidateTable, RerankStage
 from relevance_gen.types import Passage
 
 _LEXICAL_POWER: Final = 5 / 7

@@ -22,10 +22,10 @@ from attrs import frozen
 
 from relevance_gen.arrays import Flags, Offsets, find
 from relevance_gen.index.formulas import soft_clip_to_one
-from relevance_gen.retrieval.ranking.features import FeatureSource
 from relevance_gen.retrieval.ranking.stage import (
     N_STAGE_CANDIDATES,
     CandidateTable,
+    FeatureSource,
     RerankStage,
 )
 

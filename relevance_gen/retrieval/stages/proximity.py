@@ -42,16 +42,14 @@ from relevance_gen.arrays import Floats, Offsets
 from relevance_gen.index.formulas import SATURATION, saturate
 from relevance_gen.index.segment import POSITION_GAP, TokenSequences
 from relevance_gen.retrieval.query.term_matching import Match, match_indices
-from relevance_gen.retrieval.ranking.features import (
-    ChunkBatch,
-    FeatureSource,
-    FeatureSpec,
-    NumericFeatures,
-)
 from relevance_gen.retrieval.ranking.stage import (
     MAX_STAGE_WORDS,
     N_STAGE_CANDIDATES,
     CandidateTable,
+    ChunkBatch,
+    FeatureSource,
+    FeatureSpec,
+    NumericFeatures,
     SelfMatch,
     Stage,
     WeightedTerms,

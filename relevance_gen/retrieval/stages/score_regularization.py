@@ -38,14 +38,19 @@ from attrs import frozen
 
 from relevance_gen.arrays import Floats
 from relevance_gen.index.formulas import saturate
-from relevance_gen.retrieval.ranking.features import FeatureSource, TermPrefixes
 from relevance_gen.retrieval.ranking.sparse_vectors import (
     MAX_CHUNKS,
     Sample,
     SparseVector,
     sample_idf,
 )
-from relevance_gen.retrieval.ranking.stage import N_STAGE_CANDIDATES, CandidateTable, Stage
+from relevance_gen.retrieval.ranking.stage import (
+    N_STAGE_CANDIDATES,
+    CandidateTable,
+    FeatureSource,
+    Stage,
+    TermPrefixes,
+)
 from relevance_gen.retrieval.ranking.top_n import at_least_as_good
 
 WEIGHT: Final = 1.2

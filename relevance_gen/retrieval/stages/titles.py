@@ -23,15 +23,13 @@ from attrs import frozen
 
 from relevance_gen.arrays import ragged_ranges, unique
 from relevance_gen.retrieval.query.term_matching import Match, match_indices
-from relevance_gen.retrieval.ranking.features import (
+from relevance_gen.retrieval.ranking.stage import (
+    N_STAGE_CANDIDATES,
+    CandidateTable,
     ChunkBatch,
     FeatureSource,
     FeatureSpec,
     NumericFeatures,
-)
-from relevance_gen.retrieval.ranking.stage import (
-    N_STAGE_CANDIDATES,
-    CandidateTable,
     SelfMatch,
     Stage,
     WeightedTerms,

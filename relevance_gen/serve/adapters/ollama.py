@@ -10,7 +10,7 @@ from typing import Any, Final
 from attrs import field, frozen
 
 from relevance_gen import checks, fields, wire
-from relevance_gen.embedding.jobs import Embeddings
+from relevance_gen.embedding.encoder import Embeddings
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import (
     MAX_MESSAGES,

@@ -18,8 +18,7 @@ import numpy as np
 from attrs import frozen
 
 from relevance_gen.arrays import starts_of
-from relevance_gen.embedding.encoder import Encoder, Kind
-from relevance_gen.embedding.jobs import Embeddings
+from relevance_gen.embedding.encoder import Embeddings, Encoder, Kind
 from relevance_gen.errors import (
     ContextLengthError,
     OverloadedError,

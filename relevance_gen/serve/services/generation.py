@@ -16,7 +16,7 @@ from attrs import field, frozen
 
 from relevance_gen import types
 from relevance_gen.asking.citations import Attributor
-from relevance_gen.asking.preparation import PromptModel
+from relevance_gen.asking.prompts import PromptModel
 from relevance_gen.errors import (
     InvalidRequestError,
     OverloadedError,

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from attrs import frozen
 
-from relevance_gen.asking.preparation import PromptModel, prepare
+from relevance_gen.asking.prompts import PromptModel, prepare
 from relevance_gen.errors import TimedOutError
 from relevance_gen.request_scope import cancel_scope
 from relevance_gen.types import MIN_CONFIDENCE, PromptResponse, PromptSource, SearchResponse

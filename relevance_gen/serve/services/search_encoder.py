@@ -19,8 +19,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 from attrs import frozen
 
 from relevance_gen import errors
-from relevance_gen.embedding.encoder import Encoder
-from relevance_gen.embedding.jobs import Vectors
+from relevance_gen.embedding.encoder import Encoder, Vectors
 from relevance_gen.quota import Quota
 from relevance_gen.request_scope import cancel_scope, raise_if_cancelled
 from relevance_gen.serve.metrics import Metrics

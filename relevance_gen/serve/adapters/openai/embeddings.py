@@ -8,8 +8,7 @@ from typing import Any
 from attrs import field, frozen
 
 from relevance_gen import checks, fields
-from relevance_gen.embedding.encoder import Kind
-from relevance_gen.embedding.jobs import Embeddings, Vectors
+from relevance_gen.embedding.encoder import Embeddings, Kind, Vectors
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.adapters import Operation
 from relevance_gen.serve.adapters.openai.requests import NEVER, model_name, read_as
