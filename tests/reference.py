@@ -481,18 +481,20 @@ class _Asked:
         return (1 + math.log(self.pairs_asked[pair])) * (self.idf[pair[0]] + self.idf[pair[1]]) / 2
 
     def coverage(self, chunk: list[str]) -> float:
-        read = [self.stands_for(word) for word in chunk]
+        read = self.read_in_windows(chunk)
         whole = math.fsum(self.idf[t] for t in self.near)
         windows = [set(read[at : at + 24]) - {None} for at in range(len(read))]
-        return (
-            max(math.fsum(self.idf[t] for t in window) for window in windows) / whole
-            if whole
-            else 0.0
-        )
+        sums = [math.fsum(self.idf[t] for t in window) for window in windows]
+        return max(sums, default=0.0) / whole if whole else 0.0
+
+    def read_in_windows(self, chunk: list[str]) -> list[object]:
+        """Return the terms of a chunk's words, without numbers that match no word of the query."""
+        read = [(word, self.stands_for(word)) for word in chunk]
+        return [term for word, term in read if term is not None or not is_number(word)]
 
     def head(self, chunk: list[str]) -> float:
         whole = math.fsum(self.idf[t] for t in self.near)
-        begins = {self.stands_for(word) for word in chunk[:16]} - {None}
+        begins = set(self.read_in_windows(chunk)[:16]) - {None}
         return math.fsum(self.idf[t] for t in begins) / whole if whole else 0.0
 
     def run(self, chunk: list[str]) -> float:
@@ -551,8 +553,7 @@ class _Asked:
 def norm(words: list[str]) -> float:
     squares = {True: 0.0, False: 0.0}
     for word, tf in Counter(words).items():
-        is_number = re.fullmatch("[0-9]|(?!(19|20)..$)[0-9].*[0-9]", word) is not None
-        squares[is_number] += _saturated(tf) ** 2
+        squares[is_number(word)] += _saturated(tf) ** 2
     return math.sqrt(squares[False] + min(squares[True], 0.1 * squares[False]))
 
 
@@ -562,3 +563,8 @@ def _saturated(tf: float) -> float:
 
 def _below_one(ratio: float) -> float:
     return ratio if ratio <= KNEE else 1 - (1 - KNEE) / (1 + ratio - KNEE)
+
+
+def is_number(word: str) -> bool:
+    """Return whether a word begins and ends with a digit, and does not look like a year."""
+    return re.fullmatch("[0-9]|(?!(19|20)..$)[0-9].*[0-9]", word) is not None

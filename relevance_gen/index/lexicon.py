@@ -37,10 +37,12 @@ from relevance_gen.text.term_hashes import (
     hash_prefixes,
     prefix_bucket_bounds,
 )
+from relevance_gen.text.tokenization import YEAR_DIGITS
 
-DERIVED_BYTES_PER_TERM: Final = 26
+DERIVED_BYTES_PER_TERM: Final = 27
 """Maximum bytes of the values derived from a term: stem, number of letters, prefix and its ordinal,
-number of chunks of a sample that have the term, and whether it can be inflected."""
+number of chunks of a sample that have the term, whether it can be inflected, and whether it is a
+number."""
 _BATCH_TERMS: Final = 1 << 13
 """Number of terms that are decoded at once, which bounds the memory for large lexicons."""
 _COMPARED_TERMS: Final = 1 << 14
@@ -338,6 +340,26 @@ class Lexicon:
             flags &= np.diff(bounds) <= MAX_SPELLING_BYTES
             can_inflect[batch] = flags
         return can_inflect
+
+    @functools.cached_property
+    def is_number(self) -> Flags:
+        """Whether each term is a number other than a year, shape (V + 1,).
+
+        `relevance_gen.text.tokenization.is_number` defines this. The last element is False: it
+        belongs to the ordinal V, which marks the empty elements of `TokenSequences.terms`.
+        """
+        is_number = np.zeros(self.size + 1, bool)
+        for batch in arrays.batch_slices(self.size, _COMPARED_TERMS):
+            bounds = self.spelling_first[batch.start : batch.stop + 1]
+            starts, line_ends = bounds[:-1], bounds[1:] - 1
+            first, second = self.spelling.take(starts), self.spelling.take(starts + 1)
+            last = self.spelling.take(line_ends - 1)
+            is_year = (first == ord("1")) & (second == ord("9"))
+            is_year |= (first == ord("2")) & (second == ord("0"))
+            is_year &= line_ends - starts == YEAR_DIGITS
+            flags = (first <= ord("9")) & (last <= ord("9")) & ~is_year
+            is_number[batch.start : batch.start + flags.size] = flags
+        return is_number
 
     # ── Prefixes and n-grams ──────────────────────────────────────────────────────────────────────
 

@@ -41,7 +41,7 @@ _PADDING: Final = b"\n" * (LONG_BYTES + 8)
 _UNDERSCORE: Final = ord("_")
 _NINE: Final = ord("9")
 """Greatest byte of a digit; all letters and the underscore are greater."""
-_YEAR_DIGITS: Final = 4
+YEAR_DIGITS: Final = 4
 
 _ARTICLES: Final = tuple(article.encode() for article in "وال فال بال كال ولل ال لل".split())
 """The Arabic article, and the article after "and", "so", "with", "like" and "for"; the longest are
@@ -88,7 +88,7 @@ class Occurrences:
         first, second = letters.take(start), letters.take(start + 1)
         is_year = (first == ord("1")) & (second == ord("9"))
         is_year |= (first == ord("2")) & (second == ord("0"))
-        is_year &= length == _YEAR_DIGITS
+        is_year &= length == YEAR_DIGITS
         is_selected = letters.take(start + length - 1) <= _NINE
         is_selected &= ~is_year
         return unique(self.ids.take(occurrences.compress(is_selected)))
@@ -112,7 +112,7 @@ def is_number(word: str) -> bool:
     """
     if word[0] > "9" or word[-1] > "9":
         return False
-    return len(word) != _YEAR_DIGITS or word[:2] not in ("19", "20")
+    return len(word) != YEAR_DIGITS or word[:2] not in ("19", "20")
 
 
 def tokenize(

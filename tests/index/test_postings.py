@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen.arrays import Ids
+from relevance_gen.index.builder import build as build_segment
+from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.postings import (
     MAX_BLOCK_CHUNKS,
     Postings,
@@ -16,7 +18,7 @@ from relevance_gen.index.postings import (
     count_terms,
 )
 from relevance_gen.text.term_hashes import N_PREFIX_BUCKETS, prefix_buckets
-from relevance_gen.text.tokenization import tokenize
+from relevance_gen.text.tokenization import is_number, tokenize
 from tests import strategies
 
 colliding_ids = st.builds(
@@ -130,3 +132,11 @@ def test_postings_without_terms_are_empty() -> None:
     assert postings.lexicon.find(np.array([7], np.uint64)).tolist() == [-1]
     assert list(postings.lexicon.find_by_prefix(2**64 - 1, b"a", b"abc")) == []
     assert postings.lexicon.prefixes.tolist() == [0]
+
+
+@given(st.lists(st.from_regex("[0-9a-z]{1,5}|(19|20|21)[0-9a]{1,3}", fullmatch=True)))
+def test_numbers_of_a_lexicon_equal_those_of_words(words: list[str]) -> None:
+    """The terms of a lexicon that are numbers are those for which `is_number` returns True."""
+    lexicon = build_segment(Chunks([" ".join(["word", *words])], {}), np.arange(1)).postings.lexicon
+    terms = lexicon.decode_terms(np.arange(lexicon.size))
+    assert lexicon.is_number.tolist() == [*map(is_number, terms), False]

@@ -31,8 +31,11 @@ def match(*ids: int) -> Match:
     return Match(np.array(ids, np.uint64), np.ones(len(ids)))
 
 
+# Terms 2 and 5 are numbers.
 VOCABULARY = Lexicon(
-    np.arange(10, dtype=np.uint64), np.frombuffer(b"a\n" * 10, np.uint8), np.arange(0, 22, 2)
+    np.arange(10, dtype=np.uint64),
+    np.frombuffer(b"a\na\n7\na\na\n7\na\na\na\na\n", np.uint8),
+    np.arange(0, 22, 2),
 )
 BETWEEN_CHUNKS = [VOCABULARY.size] * POSITION_GAP
 
@@ -79,11 +82,12 @@ def test_bonuses_are_those_of_a_walk_along_the_tokens(
                 for (a, b), times in pairs.items()
             )
         )
-        windows = [set(read[at : at + WINDOW]) - {None} for at in range(len(read))]
+        counted = [word.get(term_id) for term_id in chunk if term_id != 5]  # 5 is a number
+        windows = [set(counted[at : at + WINDOW]) - {None} for at in range(len(counted))]
         covered = [math.fsum(idf[one] for one in window) for window in windows]
         assert found.coverage[number] == pytest.approx(max(covered, default=0.0) / total)
         assert found.lead[number] == pytest.approx(
-            math.fsum(idf[one] for one in set(read[:LEAD]) - {None}) / total
+            math.fsum(idf[one] for one in set(counted[:LEAD]) - {None}) / total
         )
         longest = 0.0
         for start, end in itertools.combinations(range(len(read) + 1), 2):
@@ -128,6 +132,16 @@ def test_lead_is_first_16_tokens() -> None:
     scorer = ProximityFeatures([match(0), match(1)], [3.0, 1.0], [], 1.0)
     chunks = [[0, *[9] * (LEAD - 2), 1], [0, *[9] * (LEAD - 1), 1], [], [9, 1]]
     assert proximity(scorer, chunks).lead.tolist() == [1.0, 0.75, 0.0, 0.25]
+
+
+def test_numbers_do_not_separate_labels_of_a_table() -> None:
+    """Labels of a table's rows are in one window, whatever the number of numbers between them."""
+    scorer = ProximityFeatures([match(0), match(1)], [1.0, 1.0], [], 1.0)
+    n_between = 2 * WINDOW
+    chunks = [[5, 0, *[5] * n_between, 1], [9, 0, *[9] * n_between, 1]]
+    near = proximity(scorer, chunks)
+    assert near.coverage.tolist() == [1.0, 0.5]
+    assert near.lead.tolist() == [1.0, 0.5]
 
 
 def test_nothing_reaches_from_one_chunk_into_the_next() -> None:

@@ -13,7 +13,9 @@ b are the bigrams of the query, pairs of adjacent words; idf(b) is the mean of t
 words. The idf is that of `relevance_gen.retrieval.weighting`, which is reduced or 0 for stop words.
 A run is a sequence of two or more tokens of a chunk in which every two adjacent tokens are a bigram
 of the query. A word of the query matches several terms, such as its inflections; each token of a
-chunk counts as the word of the query that it matches best. Of a long query, the 32 rarest words
+chunk counts as the word of the query that it matches best. Numbers that are neither years nor match
+a word of the query are left out before windows and leads are measured, so that the labels of a
+table's rows are close together. Of a long query, the 32 rarest words
 with an idf above 0 are used, and up to 32 words with an idf of 0.
 The sum that is added to a chunk's cosine is::
 
@@ -38,7 +40,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.arrays import Floats, Offsets
+from relevance_gen.arrays import Floats, Offsets, batch_slices
 from relevance_gen.index.formulas import SATURATION, saturate
 from relevance_gen.index.segment import POSITION_GAP, TokenSequences
 from relevance_gen.retrieval.query.term_matching import Match, match_indices
@@ -168,25 +170,43 @@ class ProximityFeatures(FeatureSpec):
     def measure(self, tokens: TokenSequences) -> Measures:
         """Return the four measures of the proximity of the query's words in each chunk."""
         starts = tokens.starts
+        n_tokens = tokens.terms.size
         word_of_term = match_indices(self._matches, tokens.lexicon)
+        is_number_of_term = tokens.lexicon.is_number
+        words = np.empty(n_tokens, np.uint8)
+        is_number = np.empty(n_tokens, bool)
+        for batch in batch_slices(n_tokens, _BATCH_TOKENS):
+            words[batch] = word_of_term.take(tokens.terms[batch])
+            is_number[batch] = is_number_of_term.take(tokens.terms[batch])
         bigrams: list[_Bigrams] = []
+        for begin in range(0, n_tokens, _BATCH_TOKENS):
+            bigrams.append(self._find_bigrams(words[begin : begin + _BATCH_TOKENS + 1], begin))
+        bigram_sums, phrase = self._count_bigrams(bigrams, starts)
+        # Windows and leads leave out the numbers that no word of the query matches.
+        is_number &= words == 0
+        left_out: Offsets = is_number.nonzero()[0]
+        if left_out.size:
+            words = words.compress(~is_number)
+            starts = starts - left_out.searchsorted(starts)
         coverage = np.zeros(starts.size)
         leads = np.zeros(starts.size, self._bits.dtype)
-        for begin in range(0, tokens.terms.size - WINDOW + 1, _BATCH_TOKENS):
+        for begin in range(0, words.size - WINDOW + 1, _BATCH_TOKENS):
             # Tokens after a batch belong to windows that begin in it, and are processed again in
             # the next batch.
-            words = word_of_term.take(tokens.terms[begin : begin + _BATCH_TOKENS + WINDOW - 1])
-            bigrams.append(self._find_bigrams(words, begin))
-            self._update_coverage(words, starts - begin, coverage, leads)
-        bigram_sums, phrase = self._count_bigrams(bigrams, starts)
+            batch_words = words[begin : begin + _BATCH_TOKENS + WINDOW - 1]
+            self._update_coverage(batch_words, starts - begin, coverage, leads)
         coverage /= self.total_idf
         lead = self._idf_of(leads)
         lead /= self.total_idf
         return Measures(bigram_sums, np.minimum(coverage, 1.0), np.minimum(lead, 1.0), phrase)
 
     def _find_bigrams(self, words: _Words, begin: int) -> _Bigrams:
-        """Return the bigrams of the query in a batch of tokens that starts at token `begin`."""
-        words = words[: _BATCH_TOKENS + 1]
+        """Return the bigrams of the query in a batch of tokens, and the token after it.
+
+        Args:
+            words: for each of these tokens the word of the query that it matches.
+            begin: index of the first token of the batch.
+        """
         is_pair = np.logical_and(words[:-1], words[1:])
         left: Offsets = is_pair.nonzero()[0]
         # Index into the table of bigrams.
