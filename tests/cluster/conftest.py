@@ -17,7 +17,7 @@ os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 pytest.importorskip("ray", reason="the extra cluster is not installed")
 
 from relevance_gen.cluster import connection
-from relevance_gen.cluster.search import pool
+from relevance_gen.cluster.search import searchers
 
 NODE: dict[str, Any] = {
     "num_cpus": 1,  # for each, Ray starts a process in advance
@@ -31,7 +31,7 @@ NODE: dict[str, Any] = {
 def _divide_small_indexes() -> Iterator[None]:
     """Divide the shards of small indexes among all searchers, as those of large indexes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "MIN_SEARCHER_TOKENS", 1)
+        patch.setattr(searchers, "MIN_SEARCHER_TOKENS", 1)
         yield
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
 import signal
 import subprocess
@@ -11,7 +13,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from logging.handlers import QueueHandler
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -19,7 +23,7 @@ import pytest
 from relevance_gen import ChunkIndex
 from relevance_gen.cluster import ClusterIndex, ClusterRunner
 from relevance_gen.cluster.connection import living_nodes
-from relevance_gen.cluster.search import temporary
+from relevance_gen.cluster.search import locations
 from relevance_gen.errors import ChunksMissingError, ClusterError
 from relevance_gen.shards.object_store import ObjectStore
 from relevance_gen.shards.sharded_index import ShardedIndex
@@ -87,6 +91,32 @@ def test_stopped_searcher_is_bypassed(cluster: Any) -> None:
         finally:
             os.kill(pid, signal.SIGCONT)
         assert process_of(searchers_of(index)[0]) == pid
+
+
+def test_failed_requests_are_not_logged_by_ray(cluster: Any, tmp_path: Path) -> None:
+    """Ray logs no errors of requests whose index was closed meanwhile, or that `ClusterIndex` has raised."""
+    logged = QueueHandler(SimpleQueue())
+    ray_logger = logging.getLogger("ray._private.worker")
+    ray_logger.addHandler(logged)
+    save_shards(str(tmp_path), texts(20), 2)
+    next(tmp_path.glob("*.shard")).unlink()
+    with ClusterIndex.load(tmp_path) as index, pytest.raises(ChunksMissingError):
+        index.search("cats")
+    with ClusterIndex(texts(40), n_shards=3) as index:
+        stopped = index._current().orders[index._current().version.shards[0].file.name][0].actor
+        pid = process_of(stopped)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            index.add(["cats purr"])
+            assert ended(lambda: index.search("cats")).results
+            index.close()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    assert process_of(stopped) == pid
+    time.sleep(1.0)  # until the requests have failed, because the folder was removed
+    gc.collect()
+    ray_logger.removeHandler(logged)
+    assert logged.queue.empty()
 
 
 def test_joining_and_dying_nodes_get_their_share(cluster: Any) -> None:
@@ -237,7 +267,7 @@ def test_unavailable_store_leaves_the_known_version(
         monkeypatch.setattr(ObjectStore, "_call", fail)
         index._checked_s = 0.0
         assert index.search(QUERIES) == expected
-        assert "Connection refused" in str(index._refresh_error)
+        assert "Connection refused" in index.stats().errors[0]
 
 
 def test_changed_files_are_read_again(cluster: Any, tmp_path: Path) -> None:
@@ -293,11 +323,11 @@ def test_temporary_folder_of_a_killed_process_is_swept(cluster: Any) -> None:
     ) as killed:
         assert killed.stdout is not None
         folder = Path(killed.stdout.readline().strip())
-        used = temporary.TemporaryFolder()
+        used = locations.TemporaryFolder()
         assert folder.exists()
         killed.kill()
         killed.wait()
-    temporary.TemporaryFolder().remove()
+    locations.TemporaryFolder().remove()
     assert not folder.exists()
     assert used.path.exists()
     used.remove()

@@ -15,7 +15,7 @@ from relevance_gen import Chunk, ChunkIndex, InvalidRequestError
 from relevance_gen.cluster import ClusterIndex
 from relevance_gen.cluster.connection import Node
 from relevance_gen.cluster.search import index as cluster_index
-from relevance_gen.cluster.search.pool import SearcherPool
+from relevance_gen.cluster.search import remote_segments
 from relevance_gen.errors import ClusterError, IndexFormatError
 from relevance_gen.shards.sharded_index import ShardedIndex
 from tests import strategies
@@ -139,12 +139,12 @@ def test_replace_in_a_cluster_is_one_version(cluster: Any) -> None:
 def test_number_of_requests_of_a_search(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Known words take one request to the searchers, new words two, a misspelled word three; so the docs say."""
     n_requests = 0
-    ask = SearcherPool.ask
+    responses = remote_segments._Round.responses
 
     def count(*args: Any) -> Any:
         nonlocal n_requests
         n_requests += 1
-        return ask(*args)
+        return responses(*args)
 
     def requests_of(query: str) -> int:
         nonlocal n_requests
@@ -155,7 +155,7 @@ def test_number_of_requests_of_a_search(cluster: Any, monkeypatch: pytest.Monkey
     chunks = texts(60, seed=4)
     one = ChunkIndex(chunks)
     with ClusterIndex(chunks, n_shards=3) as ours:
-        monkeypatch.setattr(SearcherPool, "ask", count)
+        monkeypatch.setattr(remote_segments._Round, "responses", count)
         reported = {
             "first": requests_of("cats"),
             "new words": requests_of("running dogs"),

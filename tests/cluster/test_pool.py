@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import time
+from collections import Counter, deque
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.cluster.search import pool as pool_module
-from relevance_gen.cluster.search.pool import (
-    LatencyTracker,
+from relevance_gen.cluster.search import searchers as searchers_module
+from relevance_gen.cluster.search.remote_segments import ShardError, _Attempt, _Round
+from relevance_gen.cluster.search.searchers import (
     SearcherHandle,
     SearcherPool,
-    ShardError,
-    _Attempt,
-    _Round,
+    by_preference,
     group_by_searcher,
 )
 from relevance_gen.errors import ClusterError
@@ -28,7 +27,6 @@ def pool_of(n_searchers: int) -> SearcherPool:
     pool = object.__new__(SearcherPool)
     names = [f"searcher {ordinal}" for ordinal in range(n_searchers)]
     pool._searchers = {name: SearcherHandle(name, name, None) for name in names}
-    pool._avoided_until_s = {}
     pool._lock = _NoLock()  # type: ignore[assignment]
     return pool
 
@@ -36,6 +34,11 @@ def pool_of(n_searchers: int) -> SearcherPool:
 class _NoLock:
     def __enter__(self) -> None: ...
     def __exit__(self, *_: Any) -> None: ...
+
+
+def first_of(orders: dict[str, list[SearcherHandle]]) -> dict[str, SearcherHandle]:
+    """Return the first searcher of each shard."""
+    return {name: order[0] for name, order in orders.items()}
 
 
 def shards_of(sizes: list[int]) -> list[ShardRecord]:
@@ -55,16 +58,15 @@ def test_orders_are_complete_and_bounded(sizes: list[int], n_searchers: int) -> 
         assert sorted(one.name for one in order) == sorted(pool._searchers)
     weights = {shard.file.name: shard.n_tokens + 1 for shard in shards}
     mean = sum(weights.values()) / n_searchers
-    for names in group_by_searcher(orders, 0).values():
+    for names in group_by_searcher(first_of(orders)).values():
         assert sum(weights[name] for name in names) <= mean + max(weights.values())
 
 
 def test_equal_shards_are_distributed_evenly() -> None:
     """With shards of one size, each searcher is first for the same number of shards."""
     for n_searchers in (1, 3, 16):
-        groups = group_by_searcher(
-            pool_of(n_searchers).orders(shards_of([100] * n_searchers), "pets"), 0
-        )
+        orders = pool_of(n_searchers).orders(shards_of([100] * n_searchers), "pets")
+        groups = group_by_searcher(first_of(orders))
         assert [len(names) for names in groups.values()] == [1] * n_searchers
 
 
@@ -78,7 +80,7 @@ def test_leaving_searcher_moves_few_shards() -> None:
 
 def test_small_index_is_searched_by_one_searcher(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards of few tokens have one first and one second searcher, other ones for other indexes; larger shards more."""
-    monkeypatch.setattr(pool_module, "MIN_SEARCHER_TOKENS", 1000)
+    monkeypatch.setattr(searchers_module, "MIN_SEARCHER_TOKENS", 1000)
     pool = pool_of(8)
     small = shards_of([100] * 15)
     firsts = set()
@@ -103,21 +105,19 @@ def test_avoided_searchers_come_last() -> None:
     """A searcher that failed is asked last for a while."""
     pool = pool_of(3)
     order = pool.searchers
-    pool.avoid(order[0], 60.0)
-    assert pool.by_preference(order) == [*order[1:], order[0]]
-    pool.avoid(order[0], -1.0)
-    assert pool.by_preference(order) == order
+    order[0].avoided_until_s = time.monotonic() + 60.0
+    assert by_preference(order) == [*order[1:], order[0]]
+    order[0].avoided_until_s = time.monotonic() - 1.0
+    assert by_preference(order) == order
 
 
 def test_hedge_delay_follows_the_median() -> None:
     """A few slow requests do not change the delay after which other searchers are asked."""
-    latency = LatencyTracker()
-    for duration_s in [1.0] * 20 + [50.0]:
-        latency.add(duration_s)
-    assert latency.hedge_delay_s == 3.0
-    for _ in range(65):
-        latency.add(0.001)
-    assert latency.hedge_delay_s == 0.05
+    pool = pool_of(1)
+    pool.durations_s = deque([1.0] * 20 + [50.0])
+    assert pool.hedge_delay_s == 3.0
+    pool.durations_s = deque([50.0] + [0.001] * 64)
+    assert pool.hedge_delay_s == 0.05
 
 
 def test_error_of_a_group_of_shards_is_attributed_to_the_named_shard() -> None:
@@ -125,12 +125,12 @@ def test_error_of_a_group_of_shards_is_attributed_to_the_named_shard() -> None:
     names = frozenset({"a.shard", "b.shard"})
     request_round = _Round.__new__(_Round)
     request_round._unanswered = set(names)
-    request_round._errors = defaultdict(list)
-    request_round._orders = dict.fromkeys(names, ("searcher",))
-    attempt = _Attempt(searcher=None, names=names, parts=())
+    request_round._n_errors = Counter()
+    request_round._orders = {name: [SearcherHandle("searcher", "node", None)] for name in names}
+    attempt = _Attempt(request_round._orders["a.shard"][0], names, ())
     with pytest.raises(ShardError) as failed:
         request_round._note_error(
             attempt, FileNotFoundError(2, "No such file", "/location/b.shard")
         )
     assert failed.value.shard_name == "b.shard"
-    assert "a.shard" not in request_round._errors
+    assert "a.shard" not in request_round._n_errors

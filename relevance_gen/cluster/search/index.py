@@ -5,33 +5,28 @@ Its state is a sharded index in shared storage.
 
 from __future__ import annotations
 
-import atexit
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from os import PathLike
-from typing import Any, Final, Self, TypeVar, get_args
+from typing import Any, Final, Self, TypeVar
 
-import ray
-from attrs import evolve, frozen
+from attrs import frozen
 
 from relevance_gen.arrays import Offsets
 from relevance_gen.checks import check_integer
 from relevance_gen.cluster.connection import check_connected, check_name, connect, living_nodes
-from relevance_gen.cluster.placing import default_shard_count
-from relevance_gen.cluster.search import names
-from relevance_gen.cluster.search.names import NamedLocation
-from relevance_gen.cluster.search.pool import (
+from relevance_gen.cluster.search import locations
+from relevance_gen.cluster.search.remote_segments import RemoteSegments, ShardError
+from relevance_gen.cluster.search.searchers import (
     SearcherPool,
-    ShardError,
+    build_shard,
+    edit_shards,
     searcher_pool,
-    session_id,
 )
-from relevance_gen.cluster.search.remote_segments import RemoteSegments
-from relevance_gen.cluster.search.sources import ChunkSource, Paths, StoredChunks, plan_reading
-from relevance_gen.cluster.search.temporary import TemporaryFolder
+from relevance_gen.cluster.search.sources import ChunkSource, Paths, divide_chunks, plan_reading
 from relevance_gen.errors import (
     ChunksMissingError,
     ClusterError,
@@ -47,16 +42,14 @@ from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answer import answer
 from relevance_gen.retrieval.mutable_index import FindPositions, MutableIndex
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
-from relevance_gen.retrieval.ports import Segments
+from relevance_gen.retrieval.ports import InventoryRequest, Segments
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.changes import IndexWriter, copy_version
 from relevance_gen.shards.object_store import as_address, in_thread
-from relevance_gen.shards.shard_files import ShardWriter
+from relevance_gen.shards.shard_files import LocalShardEditor, ShardWriter
 from relevance_gen.shards.versions import IndexVersion, ShardRecord, VersionStore
-from relevance_gen.text.blocks import split_evenly
 from relevance_gen.text.token_counting import (
     Encoding,
-    TokenCounter,
     counter_of_saved,
     token_counter,
 )
@@ -185,28 +178,45 @@ class ClusterIndex(MutableIndex):
         encoder: TextEncoder | None = None,
         progress: Progress | bool | None = None,
     ) -> None:
-        _check_arguments(chunks, location, source, title, n_shards, blank, name)
+        _check_arguments(chunks, location, source, title, n_shards, name)
         _check_no_encoder(encoder)
         weighting = weighting_named(weighting).name
         checked = read_chunks(() if chunks is None else chunks, blank=blank, text=text)
-        address_of_location = None if location is None else as_address(location)
+        self._location = "" if location is None else as_address(location)
         connect(address)
-        self._temporary = _temporary_folder() if address_of_location is None else None
+        self._is_closed = False
+        self._name: str | None = None
+        self._temporary = None if self._location else _temporary_folder()
+        self._encoding = encoding
+        self._checked_s = 0.0
+        self._refreshing: Future[RemoteSegments] | None = None
+        self._refresh_error: str | None = None
+        self._missing_error: ChunksMissingError | None = None
         try:
-            self._begin(address_of_location or str(self._temporary), encoding)
+            if self._temporary is not None:
+                self._location = str(self._temporary.path)
+            self._pool = searcher_pool()
+            self._versions = VersionStore(self._location)
             if source is not None or chunks is not None:
                 writer = ShardWriter(self._location, weighting, token_counter(encoding))
+                n_cpus = min(int(sum(node.n_cpus for node in living_nodes())), _MAX_SHARDS)
                 parts: Sequence[ChunkSource]
                 if source is not None:
                     field = "text" if text is None else text
-                    parts = plan_reading(source, n_shards, field, title, blank, _n_cpus())
+                    parts = plan_reading(source, n_shards, field, title, blank, n_cpus)
                 else:
-                    parts = _divided(checked, n_shards)
+                    parts = divide_chunks(checked, n_shards, n_cpus)
                 with reporting(progress) as report:
                     self._build(writer, parts, len(checked.texts), report)
-            self._open(name)
+            self._open(self._versions.read())
+            self._await_shards()
+            if name is not None:
+                locations.register(name, self._location, self._temporary is not None)
+                self._name = name
+                if self._temporary is not None:
+                    self._temporary.keep()
         except BaseException:
-            self._end()
+            self.close()
             raise
 
     @classmethod
@@ -248,32 +258,11 @@ class ClusterIndex(MutableIndex):
         """
         check_name(name)
         connect(address)
-        named = names.find(name)
-        index = cls.__new__(cls)
-        index._temporary = None
-        index._begin(named.location, None)
+        index = cls(location=locations.find(name), address=address)
         index._name = name
-        index._refresh()
         return index
 
     # ── Building and opening ──
-
-    def _begin(self, location: str, encoding: Encoding | None) -> None:
-        self._is_closed = False
-        self._name: str | None = None
-        self._location = location
-        self._threads = ThreadPoolExecutor(_PARALLEL_SEARCHES, thread_name_prefix="search-cluster")
-        if self._temporary is not None:
-            atexit.register(self._temporary.remove)
-        self._pool = searcher_pool()
-        self._versions = VersionStore(location)
-        self._encoding = encoding
-        self._counter: TokenCounter | None = None
-        self._collection: RemoteSegments | None = None
-        self._checked_s = 0.0
-        self._refreshing: Future[RemoteSegments] | None = None
-        self._refresh_error: str | None = None
-        self._missing_error: ChunksMissingError | None = None
 
     def _build(
         self,
@@ -295,64 +284,50 @@ class ClusterIndex(MutableIndex):
         """
         self._versions.files.make_folder()
         self._versions.begin()  # refuse another program's file before the index is built
+        tasks = [(build_shard, writer, part) for part in parts]
+        built = {}
         n_done = 0
-
-        def on_done(shard: ShardRecord) -> None:
-            nonlocal n_done
-            n_done += shard.stop
-            if report is not None:
-                report(n_done, max(n_done, n_chunks))
-
-        build = [
-            lambda searcher, part=part: searcher.actor.build.remote(writer, part) for part in parts
-        ]
         try:
-            built = self._pool.run(build, on_done)
+            for part_ord, shard in self._pool.run(tasks):
+                built[part_ord] = shard
+                n_done += shard.stop
+                if report is not None:
+                    report(n_done, max(n_done, n_chunks))
         except (RelevanceGenError, OSError) as error:
             raise ClusterError(f"a shard cannot be built: {error}") from None
-        shards = []
-        first = 0
-        for shard in built:
-            shards.append(shard.at(first))
-            first = shards[-1].stop
+        shards: list[ShardRecord] = []
+        for part_ord in range(len(parts)):
+            shard = built[part_ord]
             if not self._versions.files.exists(shard.file.name):
-                raise _not_shared(self._location)
-        self._writer(writer.weighting, writer.counter).create(shards)
+                raise self._not_shared()
+            shards.append(shard.at(shards[-1].stop if shards else 0))
+        self._index_writer(writer).create(shards)
 
-    def _open(self, name: str | None) -> None:
-        """Open the newest version, wait until its shards are open, and register a name.
+    def _open(self, version: IndexVersion) -> None:
+        self._counter = counter_of_saved(
+            version.encoding, version.fingerprint, self._encoding, self._location
+        )
+        self._segments = RemoteSegments(self._pool, self._location, version)
+
+    def _await_shards(self) -> None:
+        """Wait until the shards of the opened version are open.
 
         A shard that no searcher can read is not an error here: a search raises the error.
-
-        Args:
-            name: the name for other processes; None for no name.
 
         Raises:
             InvalidRequestError: a node does not find a file that this process finds.
         """
-        segments = self._refresh()
+        self._segments.open_shards()
         try:
-            segments.request_all_shards()
+            self._segments.inventory(InventoryRequest())
         except ShardError as error:
             is_missing = isinstance(error.cause, FileNotFoundError)
             if is_missing and self._versions.files.exists(error.shard_name):
-                raise _not_shared(self._location) from None
-        if name is not None:
-            names.register(name, NamedLocation(self._location, self._temporary is not None))
-            self._name = name
-            if self._temporary is not None:
-                atexit.unregister(self._temporary.remove)
+                raise self._not_shared() from None
 
-    def _writer(self, weighting: WeightingName, counter: TokenCounter) -> IndexWriter:
-        writer = ShardWriter(self._location, weighting, counter)
-        return IndexWriter(self._versions, writer, _RemoteShardEditor(self._pool, writer))
-
-    def _counter_of(self, version: IndexVersion) -> TokenCounter:
-        if self._counter is None or self._counter.fingerprint != version.fingerprint:
-            self._counter = counter_of_saved(
-                version.encoding, version.fingerprint, self._encoding, self._location
-            )
-        return self._counter
+    def _not_shared(self) -> InvalidRequestError:
+        allowed = "the same folder for all nodes"
+        return InvalidRequestError.must_be("location", allowed, self._location)
 
     # ── Chunks ──
 
@@ -379,10 +354,9 @@ class ClusterIndex(MutableIndex):
 
     def __repr__(self) -> str:
         version = self._current().version
-        counter = self._counter_of(version)
         return (
             f"<ClusterIndex of {version.n_chunks:,} chunks in {len(version.shards)} shards, "
-            f"{version.weighting} weighting, {counter.name} tokens>"
+            f"{version.weighting} weighting, {self._counter.name} tokens>"
         )
 
     # ── Search ──
@@ -402,28 +376,26 @@ class ClusterIndex(MutableIndex):
             allow_partial: whether to search without the shards that cannot be read, instead of
                 raising a `ChunksMissingError`.
         """
-        models = self._with_own_models(models)
+        _check_no_encoder(models.encoder)
+        answer_one = partial(self._answer, models, allow_partial)
         if len(searches) == 1:
-            return [self._answer(searches[0], models, allow_partial)]
-        self._current()
-        futures = [
-            self._threads.submit(self._answer, params, models, allow_partial) for params in searches
-        ]
-        return [future.result() for future in futures]
+            return [answer_one(searches[0])]
+        self._current()  # otherwise the first searches could use an older version than the others
+        with ThreadPoolExecutor(_PARALLEL_SEARCHES, "search-cluster") as threads:
+            return list(threads.map(answer_one, searches))
 
     def _answer(
-        self, params: SearchParams, models: SearchModels, allow_partial: bool
+        self, models: SearchModels, allow_partial: bool, params: SearchParams
     ) -> SearchResponse:
         def search(segments: RemoteSegments) -> SearchResponse:
             version = segments.version
-            n_query_tokens = self._counter_of(version).count(params.query)
-            counts = SearchMetadata(n_query_tokens, version.n_tokens)
-            rerankings = models.rerank_stages(params)
-            response = answer(params, segments, version.n_positions, counts, rerankings)
-            if not segments.n_missing_chunks:
-                return response
-            metadata = evolve(response.metadata, num_missing_chunks=segments.n_missing_chunks)
-            return evolve(response, metadata=metadata)
+            n_query_tokens = self._counter.count(params.query)
+            counts = SearchMetadata(
+                n_query_tokens, version.n_tokens, num_missing_chunks=segments.n_missing_chunks
+            )
+            return answer(
+                params, segments, version.n_positions, counts, models.rerank_stages(params)
+            )
 
         return self._search(search, allow_partial)
 
@@ -450,52 +422,44 @@ class ClusterIndex(MutableIndex):
                 newest = self._refresh()
                 if newest.version != segments.version:
                     segments, missing = newest, {}
-                    continue
-                missing[error.shard_name] = error.cause
-                if not allow_partial:
-                    break
+                else:
+                    missing[error.shard_name] = error.cause
+                    if not allow_partial:
+                        break
             else:
                 if not missing:
                     self._missing_error = None
                 return result
-        self._missing_error = _missing_error(segments.version, missing)
+        self._missing_error = _missing_error(segments, missing)
         raise self._missing_error
 
     # ── Changes ──
 
     def _add(self, chunks: Chunks, find_replaced: FindPositions | None = None) -> range:
-        version = self._refresh().version
-        counter = self._counter_of(version)
-        shard_writer = ShardWriter(self._location, version.weighting, counter)
         find = None if find_replaced is None else partial(self._find_in, find_replaced)
 
-        def append() -> range:
-            writer = self._writer(version.weighting, counter)
+        def append(writer: IndexWriter, shard_writer: ShardWriter) -> range:
             return writer.append(shard_writer.build(batches_of(chunks)), find)
 
         return self._change(append)
 
     def _remove(self, find_positions: FindPositions) -> int:
-        version = self._refresh().version
-        writer = self._writer(version.weighting, self._counter_of(version))
         find = partial(self._find_in, find_positions)
-        return self._change(lambda: writer.remove(find))
+        return self._change(lambda writer, _: writer.remove(find))
 
     def _find_in(self, find_positions: FindPositions, version: IndexVersion) -> Offsets:
         segments = RemoteSegments(self._pool, self._location, version)
         try:
             return find_positions(version.n_positions, segments)
         except ShardError as error:
-            raise _missing_error(version, {error.shard_name: error.cause}) from None
+            raise _missing_error(segments, {error.shard_name: error.cause}) from None
 
     def compact(self) -> int:
         """Merge neighboring shards and discard removed chunks.
 
         Returns the number of shards before, minus the number of shards afterwards.
         """
-        version = self._refresh().version
-        writer = self._writer(version.weighting, self._counter_of(version))
-        return self._change(writer.compact)
+        return self._change(lambda writer, _: writer.compact())
 
     def save(self, location: str | PathLike[str]) -> None:
         """Copy the newest version of the index to another location, and replace the index there.
@@ -512,16 +476,21 @@ class ClusterIndex(MutableIndex):
         if target != self._location:
             copy_version(self._versions, version, target)
 
-    def _change(self, work: Callable[[], T]) -> T:
-        """Call `work`, which writes a new version, then open the new version.
+    def _index_writer(self, shard_writer: ShardWriter) -> IndexWriter:
+        editor = _RemoteShardEditor(self._pool, shard_writer)
+        return IndexWriter(self._versions, shard_writer, editor)
 
-        `work` runs in a thread, so that a KeyboardInterrupt does not stop it.
+    def _change(self, change: Callable[[IndexWriter, ShardWriter], T]) -> T:
+        """Write and open a new version, and return the result of `change`.
 
-        Returns:
-            The result of `work`.
+        Args:
+            change: writes the version with the given writers, which have the settings of the newest
+                version. It runs in a thread, so that a KeyboardInterrupt does not stop it.
         """
-        self._check_open()
-        result = in_thread(work, "change-index").result()
+        version = self._refresh().version
+        shard_writer = ShardWriter(self._location, version.weighting, self._counter)
+        writer = self._index_writer(shard_writer)
+        result = in_thread(lambda: change(writer, shard_writer), "change-index").result()
         self._refresh()
         return result
 
@@ -529,38 +498,34 @@ class ClusterIndex(MutableIndex):
 
     def stats(self) -> IndexStats:
         """Return the sizes of the newest version and its shards, their nodes, and recent errors."""
-        segments = self._refresh()
+        segments = self._current()
         shards = []
         for shard in segments.version.shards:
-            order = segments.orders[shard.file.name][:2]
-            nodes = tuple(dict.fromkeys(searcher.node_id for searcher in order))
-            shards.append(ShardStats(shard.n_chunks, nodes, shard.file.n_bytes))
+            searchers = segments.orders[shard.file.name][:2]
+            node_ids = dict.fromkeys(searcher.node_id for searcher in searchers)
+            shards.append(ShardStats(shard.n_chunks, tuple(node_ids), shard.file.n_bytes))
         missing = self._missing_error
         n_missing_chunks = 0 if missing is None else missing.n_missing_chunks
-        problems = (self._refresh_error, None if missing is None else str(missing))
-        errors = tuple(problem for problem in problems if problem is not None)
-        return IndexStats(segments.version.n_chunks, n_missing_chunks, tuple(shards), errors)
+        errors = [str(error) for error in (self._refresh_error, missing) if error is not None]
+        return IndexStats(segments.version.n_chunks, n_missing_chunks, tuple(shards), tuple(errors))
 
     def close(self) -> None:
         """Release the index: delete its temporary folder, and remove its name for all processes.
 
         An index at a location that the caller named remains there. Safe to call twice.
         """
-        if not self._is_closed:
-            self._end()
-
-    def _end(self) -> None:
+        if self._is_closed:
+            return
         self._is_closed = True
-        self._collection = None
-        self._threads.shutdown(wait=False)
         with suppress(Exception):  # the cluster may be gone
             check_connected()
             if self._name is not None:
-                names.unregister(self._name, self._location)
+                locations.unregister(self._name, self._location)
             if self._temporary is not None:
-                self._pool.close_index(self._location)
+                self._pool.check_connected()
+                for searcher in self._pool.searchers:
+                    searcher.actor.close_index.remote(self._location)
         if self._temporary is not None:
-            atexit.unregister(self._temporary.remove)
             self._temporary.remove()
 
     def __enter__(self) -> Self:
@@ -572,25 +537,20 @@ class ClusterIndex(MutableIndex):
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClusterError("this index was closed")
-        check_connected()
-        if self._pool.session != session_id():
-            self._pool, self._collection = searcher_pool(), None
+        self._pool.check_connected()
 
     def _current(self) -> RemoteSegments:
         """Return the segments of the newest version; they are cached for `_MAX_AGE_S`.
 
         After that time the version is read from the store again. If the store fails, or does not
-        answer within `_MAX_REFRESH_S`, the cached segments are returned. The first call has no
-        cached segments: it waits for the store and raises the errors of the store.
+        answer within `_MAX_REFRESH_S`, the cached segments are returned.
 
         Raises:
             IndexFormatError: the index is missing or damaged.
         """
         self._check_open()
-        known = self._collection
-        if known is None:
-            return self._refresh()
-        if time.monotonic() - self._checked_s <= _MAX_AGE_S and known.is_current:
+        known = self._segments
+        if time.monotonic() - self._checked_s <= _MAX_AGE_S:
             return known
         refreshing = self._refreshing
         if refreshing is None or refreshing.done():
@@ -598,9 +558,9 @@ class ClusterIndex(MutableIndex):
         if wait([refreshing], _MAX_REFRESH_S).done:
             try:
                 return refreshing.result()
+            except IndexFormatError:
+                raise
             except OSError as error:
-                if isinstance(error, IndexFormatError) and not isinstance(error, ClusterError):
-                    raise
                 self._refresh_error = f"the newest version is unknown: {error}"
                 self._checked_s = time.monotonic()
         return known
@@ -608,60 +568,55 @@ class ClusterIndex(MutableIndex):
     def _refresh(self) -> RemoteSegments:
         """Read the newest version, ask searchers to open its shards, and return its segments.
 
-        The method does not wait until the shards are open. It returns the known segments if neither
-        the version nor the searchers have changed.
+        The method does not wait until the shards are open. It returns the known segments if the
+        version has not changed.
+
+        Raises:
+            ClusterError: the index was closed, also if the name was closed by another process.
         """
         self._check_open()
-        known = self._collection
         if self._name is not None:
             self._check_name()
         version = self._versions.read()
         self._refresh_error = None
         self._checked_s = time.monotonic()
-        if known is not None and not version.replaces(known.version):
-            if known.is_current:
-                return known
-            segments = RemoteSegments(self._pool, self._location, known.version, previous=known)
-        else:
-            segments = RemoteSegments(self._pool, self._location, version)
-        self._pool.open_shards(segments.group, segments.orders)
-        self._collection = segments
-        return segments
+        if version.replaces(self._segments.version):
+            self._open(version)
+        self._segments.open_shards()
+        return self._segments
 
     def _check_name(self) -> None:
         """Raise a `ClusterError` unless the index's name is still registered for its location."""
         with suppress(Exception):
-            if names.find(self._name or "").location == self._location:
+            if locations.find(self._name or "") == self._location:
                 return
         raise ClusterError("this index was closed")
 
 
+@frozen(eq=False)
 class _RemoteShardEditor:
     """Makes new shards from existing shards.
 
     A searcher of `pool` does the work and writes the new shards with `writer`.
     """
 
-    def __init__(self, pool: SearcherPool, writer: ShardWriter) -> None:
-        self._pool = pool
-        self._writer = writer
+    pool: SearcherPool
+    writer: ShardWriter
 
     def without(self, shard: ShardRecord, positions: Offsets) -> ShardRecord:
         """Remove the chunks at `positions` from a shard; return the record of the changed shard.
 
         The shard must have a chunk at each of the positions.
         """
-        writer = self._writer
-        return self._run(lambda searcher: searcher.actor.without.remote(writer, shard, positions))
+        return self._run(LocalShardEditor.without, shard, positions)
 
     def merge(self, shards: Sequence[ShardRecord]) -> ShardRecord:
         """Write one shard with the chunks of neighboring shards, and return its record."""
-        writer = self._writer
-        return self._run(lambda searcher: searcher.actor.merge.remote(writer, shards))
+        return self._run(LocalShardEditor.merge, shards)
 
-    def _run(self, task: Callable[[Any], Any]) -> ShardRecord:
-        record: ShardRecord
-        (record,) = self._pool.run([task], lambda _: None)
+    def _run(self, method: Callable[..., ShardRecord], *args: Any) -> ShardRecord:
+        task = (edit_shards, method, self.writer, *args)
+        ((_, record),) = self.pool.run([task])
         return record
 
 
@@ -671,15 +626,12 @@ def _check_arguments(
     source: object,
     title: object,
     n_shards: int | None,
-    blank: object,
     name: object,
 ) -> None:
     if chunks is not None and source is not None:
         raise InvalidRequestError("must be given, or source instead, and not both", "chunks")
     if chunks is None and source is None and location is None:
         raise InvalidRequestError("must be given, or source or location instead", "chunks")
-    if blank not in get_args(Blank):
-        raise InvalidRequestError.must_be("blank", '"error" or "skip"', blank)
     if n_shards is not None:
         check_integer("n_shards", n_shards, 1, _MAX_SHARDS)
     if not isinstance(title, str) or (source is None and title != "title"):
@@ -689,48 +641,21 @@ def _check_arguments(
         check_name(name)
 
 
-def _divided(chunks: Chunks, n_shards: int | None) -> list[ChunkSource]:
-    """Put chunks into Ray's object store, in parts of similar size, and return the parts in order.
-
-    Args:
-        chunks: the chunks.
-        n_shards: maximum number of parts; None for the number that `default_shard_count` returns.
-    """
-    n_parts = n_shards or default_shard_count(sum(map(len, chunks.texts)), _n_cpus())
-    n_parts = max(1, min(n_parts, len(chunks.texts)))
-    slices = list(split_evenly(chunks.texts, n_parts)) or [slice(0, 0)]
-    parts: list[ChunkSource] = []
-    for part in slices:
-        part_chunks = chunks.take(range(part.start, part.stop))
-        parts.append(StoredChunks([ray.put(part_chunks)]))
-    return parts
-
-
-def _temporary_folder() -> TemporaryFolder:
+def _temporary_folder() -> locations.TemporaryFolder:
     n_machines = len({node.address for node in living_nodes()})
     if n_machines > 1:
         rule = f"must be given, because the cluster has {n_machines} machines"
         remedy = "name a folder that all nodes share, or a bucket such as s3://bucket/index"
         raise InvalidRequestError(rule, "location", remedy=remedy)
-    return TemporaryFolder()
+    return locations.TemporaryFolder()
 
 
-def _n_cpus() -> int:
-    return min(int(sum(node.n_cpus for node in living_nodes())), _MAX_SHARDS)
-
-
-def _not_shared(location: str) -> InvalidRequestError:
-    return InvalidRequestError.must_be("location", "the same folder for all nodes", location)
-
-
-def _missing_error(version: IndexVersion, missing: dict[str, OSError]) -> ChunksMissingError:
-    sizes = {shard.file.name: shard.n_chunks for shard in version.shards}
-    n_missing_chunks = sum(sizes[name] for name in missing)
-    errors = "; ".join(f"{error}" for error in list(missing.values())[:1])
-    return ChunksMissingError(
-        f"{n_missing_chunks:,} of {version.n_chunks:,} chunks cannot be searched now: {errors}",
-        n_missing_chunks,
-    )
+def _missing_error(segments: RemoteSegments, missing: dict[str, OSError]) -> ChunksMissingError:
+    n_missing_chunks = segments.without(missing).n_missing_chunks
+    n_chunks = segments.version.n_chunks
+    reason = str(next(iter(missing.values()), ""))
+    message = f"{n_missing_chunks:,} of {n_chunks:,} chunks cannot be searched now: {reason}"
+    return ChunksMissingError(message, n_missing_chunks)
 
 
 def _check_no_encoder(encoder: TextEncoder | None) -> None:

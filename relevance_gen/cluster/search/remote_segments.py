@@ -1,25 +1,38 @@
 """Implements the protocol `Segments` for the shards of one version of an index in a cluster.
 
 The requests of a search (see `relevance_gen.retrieval.ports`) are sent to the searchers of the
-cluster.
+cluster. If a searcher does not respond, other searchers are asked for its shards.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import pickle
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import ray
 from attrs import evolve, frozen
 from ray import cloudpickle
+from ray.exceptions import RayError, RaySystemError, RayTaskError
 
 from relevance_gen.arrays import Offsets, find
-from relevance_gen.cluster.search.pool import SearcherPool
-from relevance_gen.cluster.search.searcher import ShardGroup
+from relevance_gen.cluster.search.searchers import (
+    RETRY_DELAY_S,
+    SearcherHandle,
+    SearcherPool,
+    ShardGroup,
+    by_preference,
+    group_by_searcher,
+    ignore_errors,
+    join_response,
+)
+from relevance_gen.errors import IndexFormatError, TimedOutError
+from relevance_gen.forks import LazyAttribute
 from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.local_segments import LocalSegments, ranking_cache
 from relevance_gen.retrieval.ports import (
@@ -36,7 +49,7 @@ from relevance_gen.retrieval.ports import (
 from relevance_gen.retrieval.query.parsing import QueryTerm
 from relevance_gen.retrieval.query.term_matching import TermMatch
 from relevance_gen.retrieval.ranking.sparse_vectors import Sample
-from relevance_gen.retrieval.ranking.stage import STORED_FIELDS, merge_features
+from relevance_gen.retrieval.ranking.stage import STORED_FIELDS, FeatureSpec
 from relevance_gen.retrieval.ranking.top_n import best_rows
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.versions import IndexVersion, ShardRecord
@@ -52,6 +65,24 @@ _DEVIATIONS: Final = 3.0
 its candidates."""
 _TERM_CACHE_BYTES: Final = 8 << 20
 """Size of the cache of term matches, about 10,000 words."""
+_ROUND_TIMEOUT_S: Final = 60.0
+"""Time limit for the responses to one request."""
+_HEDGE_INTERVAL_S: Final = 2.0
+_SLOW_PENALTY_S: Final = 2.0
+
+
+class ShardError(Exception):
+    """An error of a request: none of the searchers could read a shard.
+
+    Attributes:
+        shard_name: the name of the shard's file.
+        cause: the last error of reading the shard.
+    """
+
+    def __init__(self, shard_name: str, cause: OSError) -> None:
+        super().__init__(f"{shard_name}: {cause}")
+        self.shard_name = shard_name
+        self.cause = cause
 
 
 class RemoteSegments:
@@ -63,15 +94,18 @@ class RemoteSegments:
     If these texts are long, they are not in that response, and `extract_features` sends a second
     request.
 
-    Every method raises what `SearcherPool.ask` raises.
+    Every method that sends a request raises:
+
+    - `ShardError`: a shard cannot be opened by any searcher.
+    - `TimedOutError`: a searcher did not respond in time.
+    - `BusyError`: a searcher has too many requests.
+    - `ClusterError`: the connection to the cluster was closed, or there is no searcher.
 
     Args:
         pool: the searchers.
         location: the location of the index.
         version: the version of the index.
         excluded: names of shards that are not searched.
-        previous: segments of the same version and the same shards, whose caches are used; None for
-            new caches.
     """
 
     def __init__(
@@ -80,41 +114,43 @@ class RemoteSegments:
         location: str,
         version: IndexVersion,
         excluded: Collection[str] = (),
-        previous: RemoteSegments | None = None,
     ) -> None:
         self.weighting = weighting_named(version.weighting)
         self.statistics = version.statistics
         self.version = version
-        self.n_missing_chunks = 0
+        self.rankings = ranking_cache()
         self._pool = pool
         self._location = location
-        self._thread = threading.local()
-        self._shards = []
-        for shard in version.shards:
-            if shard.file.name in excluded:
-                self.n_missing_chunks += shard.n_chunks
-            else:
-                self._shards.append(shard)
-        self._generation = pool.generation
-        self.orders = pool.orders(version.shards, version.index_id)
-        self.rankings = ranking_cache()
+        self._shards = [shard for shard in version.shards if shard.file.name not in excluded]
+        self._orders: dict[str, list[SearcherHandle]] = {}
+        self._searchers: list[SearcherHandle] = []
+        self._opened_orders = self._orders
+        self._prefetched = _Prefetched()
         self._terms: LruCache[TermMatch] = LruCache(
             _TERM_CACHE_BYTES, lambda term_match: term_match.match.nbytes
         )
-        if previous is not None:
-            self.rankings, self._terms = previous.rankings, previous._terms
-            if "sample" in vars(previous):
-                self.sample = previous.sample
 
-    @functools.cached_property
+    @LazyAttribute
     def sample(self) -> Sample:
         """Term statistics of a fixed sample of the chunks, computed on first use."""
         return compute_sample(self)
 
     @property
-    def is_current(self) -> bool:
-        """Whether no searcher was added or removed since the shards were assigned to searchers."""
-        return self._pool.generation == self._generation
+    def n_missing_chunks(self) -> int:
+        """Number of chunks in the excluded shards."""
+        return self.version.n_chunks - sum(shard.n_chunks for shard in self._shards)
+
+    @property
+    def orders(self) -> dict[str, list[SearcherHandle]]:
+        """The order of searchers for each shard, by the name of its file.
+
+        It is computed again after a searcher was added or removed.
+        """
+        searchers = self._pool.searchers
+        if searchers != self._searchers or not searchers:
+            self._orders = self._pool.orders(self.version.shards, self.version.index_id)
+            self._searchers = searchers
+        return self._orders
 
     def without(self, excluded: Collection[str]) -> RemoteSegments:
         """Return the segments of the same version without the shards whose names are `excluded`."""
@@ -122,17 +158,21 @@ class RemoteSegments:
             return self
         return RemoteSegments(self._pool, self._location, self.version, excluded)
 
-    def request_all_shards(self) -> None:
-        """Send a request to the first searcher of each shard, which opens the shard if necessary.
+    def open_shards(self) -> None:
+        """Ask the first two searchers in each shard's order to open it; do not wait for them.
 
-        The method returns when all shards are open.
+        Does nothing if the orders have not changed since the last call.
         """
-        self.inventory(InventoryRequest())
-
-    @property
-    def group(self) -> ShardGroup:
-        """The group of all shards that are searched, without the excluded shards."""
-        return self._group(self._shards)
+        orders = self.orders
+        if orders is self._opened_orders:
+            return
+        self._opened_orders = orders
+        for rank in (0, 1):
+            searchers = {}
+            for name, order in orders.items():
+                searchers[name] = order[min(rank, len(order) - 1)]
+            for searcher, names in group_by_searcher(searchers).items():
+                searcher.actor.open.remote(self._group(names))
 
     # ── The search port ───────────────────────────────────────────────────────────────────────────
 
@@ -164,26 +204,19 @@ class RemoteSegments:
         n_sent = min(request.n_features, self._n_expected_best(request.n_features))
         sent = evolve(request, n_features=n_sent)
         parts = self._request(self._shards, _prefetch, sent)
-        prefetched = _merge_prefetched(parts, request)
-        self._thread.prefetched = prefetched
-        candidates = prefetched.candidates
-        if not request.n_features:
+        candidates = Candidates.merge(parts, request)
+        if not candidates.feature_positions.size:
             return candidates
+        self._prefetched.positions = candidates.feature_positions
+        self._prefetched.specs = (*request.features, *request.later_features)
+        self._prefetched.features = candidates.features
         best = best_rows(candidates.scores, candidates.is_allowed, request.n_features)
         positions = candidates.positions[best]
-        rows = find(candidates.feature_positions, positions)
-        is_missing = bool(
-            (rows < 0).any()
-        )  # if one searcher has more of the best chunks than expected
-        features: list[Any] = []
-        for spec, spec_features in zip(request.features, candidates.features, strict=False):
+        features = []
+        for spec in request.features:
             is_few = spec.max_chunks is None or positions.size <= spec.max_chunks
-            if not is_few or spec_features is None:
-                features.append(None)
-            elif is_missing:
-                features.append(self._extract(FeatureRequest(positions, (spec,)))[0])
-            else:
-                features.append(spec_features.take(rows))
+            spec_request = FeatureRequest(positions, (spec,))
+            features.append(self.extract_features(spec_request)[0] if is_few else None)
         return evolve(candidates, feature_positions=positions, features=tuple(features))
 
     def _n_expected_best(self, n: int) -> int:
@@ -202,29 +235,16 @@ class RemoteSegments:
 
         The last call of `top_candidates` in this thread stored features of the best candidates. If
         these include all requested features, they are returned; otherwise the features are
-        requested from the searchers.
+        requested from the searchers of the shards that have the chunks.
 
         Raises:
             LookupError: a position is in no segment.
         """
-        prefetched: _Prefetched | None = getattr(self._thread, "prefetched", None)
-        known = None if prefetched is None else prefetched.find(request)
-        if known is not None:
-            return known
-        return self._extract(request)
-
-    def _extract(self, request: FeatureRequest) -> tuple[Any, ...]:
-        """Request features of chunks from the searchers of the shards that have the chunks.
-
-        Returns:
-            For each spec of the request, the features of the chunks at ``request.positions``.
-
-        Raises:
-            LookupError: a position is in no segment.
-        """
-        shards = self._shards_with(request.positions)
+        prefetched = self._prefetched.find(request)
+        if prefetched is not None:
+            return prefetched
         parts = []
-        if shards:
+        if shards := self._shards_with(request.positions):
             parts = self._request(shards, LocalSegments.extract_present_features, request)
         rows, features = merge_extracted([part for part in parts if part[0].size])
         if rows.size < request.positions.size:
@@ -243,19 +263,13 @@ class RemoteSegments:
         groups.
         """
         ascending = np.sort(positions)
+        orders = self.orders
         searchers = set()
         for shard in self._shards:
             start, stop = ascending.searchsorted((shard.first, shard.stop))
             if start < stop:
-                searchers.add(self._searcher_of(shard))
-        return [shard for shard in self._shards if self._searcher_of(shard) in searchers]
-
-    def _searcher_of(self, shard: ShardRecord) -> str:
-        return self.orders[shard.file.name][0].name
-
-    def _group(self, shards: Iterable[ShardRecord]) -> ShardGroup:
-        names = tuple(sorted(shard.file.name for shard in shards))
-        return ShardGroup(self._location, self.version.name, names)
+                searchers.add(orders[shard.file.name][0])
+        return [shard for shard in self._shards if orders[shard.file.name][0] in searchers]
 
     def _request(
         self, shards: Sequence[ShardRecord], function: Callable[..., Any], request: Any
@@ -270,55 +284,49 @@ class RemoteSegments:
         # Only cloudpickle sends the code of a caller's filter; everything else is pickled faster by
         # name.
         has_filter = getattr(request, "filter", None) is not None
-        dumps = cloudpickle.dumps if has_filter else pickle.dumps
-        message = dumps((function, (request,), {}))
-        return self._pool.ask(self._group(shards), self.orders, message)
+        message = (cloudpickle if has_filter else pickle).dumps((function, request))
+        group = self._group(shard.file.name for shard in shards)
+        try:
+            return _Round(self._pool, group, self.orders, message).responses()
+        except (AttributeError, RaySystemError, SystemExit):
+            self._pool.check_connected()  # Ray raises these types during and after its shutdown
+            raise
+
+    def _group(self, shard_names: Iterable[str]) -> ShardGroup:
+        return ShardGroup(self._location, self.version.name, tuple(sorted(shard_names)))
 
 
-@frozen(eq=False)
-class _Prefetched:
-    """Candidates, and features of the best candidates that `extract_features` may return later.
+class _Prefetched(threading.local):
+    """The features that the last call of `top_candidates` in each thread received."""
 
-    Attributes:
-        request: the request for the candidates.
-        candidates: the merged candidates of all searchers.
-        later_features: one item for each spec of `request.later_features`: the features of the
-            candidates at `candidates.feature_positions`. An item is None if a searcher did not send
-            these features, because it has too many candidates or their texts are too long.
-    """
-
-    request: CandidateRequest
-    candidates: Candidates
-    later_features: tuple[Any, ...]
+    positions: Offsets = np.zeros(0, np.int64)  # positions of the chunks, ascending
+    specs: tuple[FeatureSpec, ...] = ()
+    features: tuple[Any, ...] = ()  # the features of the chunks for each spec, or None
 
     def find(self, request: FeatureRequest) -> tuple[Any, ...] | None:
-        """Return the features for each spec of the request; None if any was not prefetched."""
-        specs = self.request.later_features
-        rows = find(self.candidates.feature_positions, request.positions)
+        """Return the features for each spec of the request; None if any is missing."""
+        rows = find(self.positions, request.positions)
         if (rows < 0).any():
             return None
-        prefetched = []
+        found = []
         for spec in request.specs:
-            features = self.later_features[specs.index(spec)] if spec in specs else None
+            features = self.features[self.specs.index(spec)] if spec in self.specs else None
             if features is None:
                 return None
-            prefetched.append(features.take(rows))
-        return tuple(prefetched)
+            found.append(features.take(rows))
+        return tuple(found)
 
 
 def _key(term: QueryTerm) -> tuple[int, str, bool, bool]:
     return term.term_id, term.word, term.is_inflected, term.is_prefix
 
 
-def _prefetch(
-    segments: LocalSegments, request: CandidateRequest
-) -> tuple[Candidates, tuple[Any, ...]]:
+def _prefetch(segments: LocalSegments, request: CandidateRequest) -> Candidates:
     """Return the candidates in a searcher's segments, and features that may be requested later.
 
-    Runs on the searcher. The second item of the result has, for each spec of
-    `request.later_features`, the features of the candidates at `feature_positions`. Each is None if
-    there are more than `_MAX_PREFETCHED` of these candidates or their texts have together more than
-    `_MAX_PREFETCHED_CHARS` characters.
+    Runs on the searcher. The features for `request.later_features` follow those for
+    `request.features`. They are None if there are more than `_MAX_PREFETCHED` candidates with
+    features, or if their texts have together more than `_MAX_PREFETCHED_CHARS` characters.
     """
     candidates = segments.top_candidates(request)
     positions = candidates.feature_positions
@@ -327,17 +335,160 @@ def _prefetch(
         fields = segments.extract_features(FeatureRequest(positions, (STORED_FIELDS,)))[0]
         if sum(len(chunk.text) for chunk in fields.rows) <= _MAX_PREFETCHED_CHARS:
             later = segments.extract_features(FeatureRequest(positions, request.later_features))
-    return candidates, later
+    return evolve(candidates, features=(*candidates.features, *later))
 
 
-def _merge_prefetched(
-    parts: Sequence[tuple[Candidates, tuple[Any, ...]]], request: CandidateRequest
-) -> _Prefetched:
-    candidates = Candidates.merge([part for part, _ in parts], request)
-    rows, later = [], []
-    for part, part_features in parts:
-        if part.feature_positions.size:
-            rows.append(candidates.feature_positions.searchsorted(part.feature_positions))
-            later.append(part_features)
-    merged = [merge_features(of_spec, rows) for of_spec in zip(*later, strict=True)]
-    return _Prefetched(request, candidates, tuple(merged))
+# ── Requests ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@frozen(eq=False)
+class _Attempt:
+    """A request to a searcher that has not responded yet.
+
+    Attributes:
+        searcher: the searcher.
+        shard_names: the names of the shards that the request is about.
+        parts: references of the parts of the response.
+    """
+
+    searcher: SearcherHandle
+    shard_names: frozenset[str]
+    parts: Sequence[Any]
+
+
+class _Round:
+    """One request to all shards: attempts of several searchers, until each shard is answered once.
+
+    A searcher that is asked for several shards sends one response for all of them. The response is
+    used only if no other used response covers one of these shards; otherwise it is discarded.
+
+    Args:
+        pool: the searchers.
+        group: the shards.
+        orders: the order of searchers for each shard.
+        message: as for `ShardSearcher.answer`.
+    """
+
+    def __init__(
+        self,
+        pool: SearcherPool,
+        group: ShardGroup,
+        orders: Mapping[str, Sequence[SearcherHandle]],
+        message: bytes,
+    ) -> None:
+        self._pool = pool
+        self._group = group
+        self._message = message
+        self._orders = {name: by_preference(orders[name]) for name in group.shard_names}
+        self._n_tried = Counter[str]()
+        self._n_errors = Counter[str]()
+        self._unanswered = set(group.shard_names)
+        self._attempts: dict[Any, _Attempt] = {}
+        self._responses: list[Any] = []
+
+    def responses(self) -> list[Any]:
+        """Send the request, and wait for responses that together cover each shard once.
+
+        Raises what methods of `RemoteSegments` raise. The caller must call this method only once.
+        """
+        begun_s = time.monotonic()
+        hedge_s = begun_s + self._pool.hedge_delay_s
+        n_hedges = 0
+        try:
+            while self._unanswered:
+                self._pool.check_connected()
+                now_s = time.monotonic()
+                if now_s > begun_s + _ROUND_TIMEOUT_S:
+                    raise self._timeout()
+                requested = [attempt.shard_names for attempt in self._attempts.values()]
+                if now_s < hedge_s:
+                    self._send(self._unanswered.difference(*requested))
+                else:
+                    self._hedge()
+                    n_hedges += 1
+                    hedge_s = now_s + _HEDGE_INTERVAL_S
+                timeout_s = max(0.0, hedge_s - time.monotonic())
+                # Waiting for all responses at once takes less processor time; after the first hedge
+                # delay, a searcher that hangs must not delay the others.
+                n_awaited = 1 if n_hedges else len(self._attempts)
+                ready, _ = ray.wait(list(self._attempts), num_returns=n_awaited, timeout=timeout_s)
+                for reference in ready:
+                    self._receive(self._attempts.pop(reference))
+        finally:
+            for attempt in self._attempts.values():
+                ignore_errors(attempt.parts)
+        self._pool.durations_s.append(time.monotonic() - begun_s)
+        return self._responses
+
+    def _send(self, names: Collection[str]) -> None:
+        """Send the request for the shards `names`, with one message to each searcher.
+
+        Each shard is requested from the next searcher in its order that this object has not asked
+        for it yet. After the last searcher of an order, the order begins again.
+        """
+        if any(self._n_tried[name] >= len(self._orders[name]) for name in names):
+            time.sleep(RETRY_DELAY_S)  # all have failed: some may be restarting
+        searchers = {}
+        for name in names:
+            order = self._orders[name]
+            searchers[name] = order[self._n_tried[name] % len(order)]
+            self._n_tried[name] += 1
+        for searcher, shard_names in group_by_searcher(searchers).items():
+            group = evolve(self._group, shard_names=tuple(shard_names))
+            try:
+                parts = searcher.actor.answer.remote(group, self._message)
+            except RayError as error:
+                self._pool.note_failure(searcher, error)
+            else:
+                self._attempts[parts[0]] = _Attempt(searcher, frozenset(shard_names), parts)
+
+    def _receive(self, attempt: _Attempt) -> None:
+        """Process the response or the failure of the searcher of an attempt.
+
+        If the response does not count or the searcher failed, some shards of the attempt remain
+        unanswered.
+        """
+        try:
+            response = join_response(ray.get(attempt.parts))
+        except RayTaskError as error:
+            ignore_errors(attempt.parts)  # each part has the error, and one of them was read
+            if not isinstance(error.cause, OSError) or isinstance(error.cause, IndexFormatError):
+                raise error.cause from None
+            self._note_error(attempt, error.cause)
+        except RayError as error:
+            self._pool.note_failure(attempt.searcher, error)
+        else:
+            if attempt.shard_names <= self._unanswered:
+                self._responses.append(response)
+                self._unanswered -= attempt.shard_names
+
+    def _note_error(self, attempt: _Attempt, error: OSError) -> None:
+        """Record that the searcher of an attempt could not read a shard.
+
+        The shards whose names are in the message of `error` count as unread; if there are none,
+        all unanswered shards of the attempt do.
+
+        Raises:
+            ShardError: for a shard, as many errors are recorded as its order has searchers.
+        """
+        unanswered = attempt.shard_names & self._unanswered
+        unread = {name for name in unanswered if name in str(error)} or unanswered
+        for name in sorted(unread):
+            self._n_errors[name] += 1
+            if self._n_errors[name] >= len(self._orders[name]):
+                raise ShardError(name, error)
+
+    def _hedge(self) -> None:
+        """Request all unanswered shards from the next searchers, too.
+
+        The searchers of the running attempts count as slow: later requests ask them last for
+        `_SLOW_PENALTY_S`.
+        """
+        for attempt in self._attempts.values():
+            attempt.searcher.avoided_until_s = time.monotonic() + _SLOW_PENALTY_S
+        self._send(self._unanswered)
+
+    def _timeout(self) -> TimedOutError:
+        nodes = sorted({attempt.searcher.node_id for attempt in self._attempts.values()})
+        message = f"shards did not answer within {_ROUND_TIMEOUT_S:g} seconds"
+        return TimedOutError(f"{message}, on nodes {', '.join(nodes)}")

@@ -1,26 +1,22 @@
-"""Divide files among the processes that build an index; read JSON lines, Parquet and plain text.
+"""The chunks of each shard of a new index: chunks in memory, or parts of files that searchers read.
 
-Files are listed once, in the order of their paths, and divided into pieces of similar size: byte
-ranges of JSON lines, row ranges of Parquet, and whole texts and compressed files. A shard is built
-from a run of pieces. Positions follow the order of the files, regardless of which process reads
-them.
+Files are listed once, in the order of their paths, and divided into shards of similar size: byte
+ranges of JSON lines, row ranges of Parquet, and whole texts and compressed files. Positions follow
+the order of the files, regardless of which process reads them.
 """
 
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from os import PathLike
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
-import numpy as np
-from attrs import evolve, frozen
+from attrs import frozen
 
 from relevance_gen.arrays import batch_slices
-from relevance_gen.cluster.actors import get
 from relevance_gen.cluster.placing import default_shard_count
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.bounded_build import CHUNKS_PER_BATCH, batches_of
@@ -36,22 +32,23 @@ from relevance_gen.index.records.files import (
 )
 from relevance_gen.index.records.validation import Blank, read_records
 from relevance_gen.shards.object_store import as_address, file_system
+from relevance_gen.text.blocks import split_evenly
 from relevance_gen.text.chunking import split
 
 Paths: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
 """A file, a folder, or a list of these: paths that all nodes share, or addresses that `fsspec`
 supports."""
 
+SizedFile: TypeAlias = tuple[str, int]
+"""The address of a file, and its approximate uncompressed size in bytes."""
+
 _TEXT_EXTENSIONS: Final = (".txt", ".md")
 _KINDS: Final = f"{KINDS}, {' or '.join(_TEXT_EXTENSIONS)}"
-_MAX_PIECE_BYTES: Final = 16 << 20
-_MAX_PIECES_PER_ROW_GROUP: Final = 4096
 _MAX_RECORD_BYTES: Final = 4 << 20
 """Maximum size of a line of JSON, and of Parquet rows that are read together; reading takes several
 times that memory. The default of `relevance_gen.ChunkIndex.build` has the same limit."""
 _COMPRESSION_RATIO: Final = 4
 """Estimated size of a compressed file of JSON lines after decompression, relative to its size."""
-_FETCH_TIMEOUT_S: Final = 60.0
 
 
 class ChunkSource(Protocol):
@@ -62,17 +59,27 @@ class ChunkSource(Protocol):
 
 
 @frozen(eq=False)
-class StoredChunks:
-    """Chunks in Ray's object store."""
+class ChunkList:
+    """Chunks in memory, which are sent with the request to build the shard."""
 
-    # the reference in a list: Ray replaces a bare argument by the object, which copies the chunks
-    # to every process
-    reference: list[Any]
+    chunks: Chunks
 
     def batches(self) -> Iterator[Chunks]:
-        """Fetch all chunks from the object store, and yield them in batches, in order."""
-        (chunks,) = get(self.reference, _FETCH_TIMEOUT_S)
-        return batches_of(chunks)
+        """Yield the chunks in batches, in order."""
+        return batches_of(self.chunks)
+
+
+def divide_chunks(chunks: Chunks, n_shards: int | None, n_cpus: int) -> list[ChunkList]:
+    """Divide chunks into parts of similar size, and return the parts in order.
+
+    Args:
+        chunks: the chunks.
+        n_shards: maximum number of parts; None for the number that `default_shard_count` returns.
+        n_cpus: number of processors of the cluster.
+    """
+    n_parts = n_shards or default_shard_count(sum(map(len, chunks.texts)), n_cpus)
+    parts = [*split_evenly(chunks.texts, n_parts)] or [slice(0, 0)]
+    return [ChunkList(chunks.take(range(part.start, part.stop))) for part in parts]
 
 
 @frozen
@@ -83,28 +90,28 @@ class Piece:
         address: the address of the file.
         start: the first byte, or for Parquet the first row; 0 for a whole file.
         stop: the byte or row after the last one.
-        n_bytes: approximate size without compression.
     """
 
     address: str
-    start: int  # first byte, or row of Parquet; 0 for a whole file
-    stop: int  # byte or row after the last
-    n_bytes: int  # approximate size without compression
+    start: int
+    stop: int
 
 
 @frozen(eq=False)
 class FilePieces:
-    """The chunks of one shard, as pieces of files."""
+    """The chunks of one shard, as pieces of files.
 
-    pieces: tuple[Piece, ...]  # in order
-    text: str  # field or column with the text of a chunk
-    title: str  # field or column with its title; all other fields are metadata
+    Attributes:
+        pieces: the pieces, in order.
+        text: the field or column with the text of a chunk.
+        title: the field or column with its title; all other fields are metadata.
+        blank: as for `read_chunks`.
+    """
+
+    pieces: Sequence[Piece]
+    text: str
+    title: str
     blank: Blank
-
-    @property
-    def n_bytes(self) -> int:
-        """Approximate size of all pieces without compression."""
-        return sum(piece.n_bytes for piece in self.pieces)
 
     def batches(self) -> Iterator[Chunks]:
         """Yield the chunks in batches, in order.
@@ -142,48 +149,17 @@ def plan_reading(
     files = [file for path in paths for file in _list_files(as_address(path))]
     n_bytes = sum(size for _, size in files)
     n_parts = n_shards or default_shard_count(n_bytes, n_cpus)
-    # Pieces of at most half a shard make shards of similar size.
-    piece_bytes = min(_MAX_PIECE_BYTES, n_bytes // (2 * n_parts) + 1)
-    pieces = [piece for address, size in files for piece in _divide(address, size, piece_bytes)]
-    if not pieces:  # all files are empty
-        return [FilePieces((), text, title, blank)]
-    # A piece belongs to the shard in which the middle of its bytes is.
-    sizes = np.array([max(piece.n_bytes, 1) for piece in pieces])
-    double_middles = 2 * np.cumsum(sizes) - sizes
-    part_ords = (double_middles * n_parts // (2 * sizes.sum())).tolist()
-    pairs = zip(part_ords, pieces, strict=True)
-    groups = itertools.groupby(pairs, key=lambda pair: pair[0])
-    parts = []
-    for _, group in groups:
-        merged = _merge_adjacent(piece for _, piece in group)
-        parts.append(FilePieces(merged, text, title, blank))
-    return parts
+    pieces_of_parts = _divide(files, n_parts) or [[]]  # there are no pieces if all files are empty
+    return [FilePieces(pieces, text, title, blank) for pieces in pieces_of_parts]
 
 
-def _merge_adjacent(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
-    """Merge pieces that follow each other in one file, so that the file is opened once."""
-    merged: list[Piece] = []
-    for piece in pieces:
-        last = merged[-1] if merged else None
-        is_adjacent = last is not None and last.address == piece.address
-        if last is not None and is_adjacent and last.stop == piece.start:
-            n_bytes = last.n_bytes + piece.n_bytes
-            merged[-1] = evolve(last, stop=piece.stop, n_bytes=n_bytes)
-        else:
-            merged.append(piece)
-    return tuple(merged)
-
-
-def _list_files(address: str) -> list[tuple[str, int]]:
+def _list_files(address: str) -> list[SizedFile]:
     """Return the files at an address that can be read as chunks, in the order of their paths.
 
     A folder is searched recursively; files of unknown kinds are left out.
 
     Args:
         address: the address of a file or a folder.
-
-    Returns:
-        For each file, its address and its approximate uncompressed size in bytes.
 
     Raises:
         InvalidRequestError: nothing exists at the address, or no file of a known kind.
@@ -203,43 +179,63 @@ def _list_files(address: str) -> list[tuple[str, int]]:
             ratio = _COMPRESSION_RATIO if compression else 1
             listed.append((scheme + path, int(information["size"]) * ratio))
     if not listed:
-        raise InvalidRequestError.must_be(
-            "source", f"{_KINDS}, or a folder that contains such files", address
-        )
+        allowed = f"{_KINDS}, or a folder that contains such files"
+        raise InvalidRequestError.must_be("source", allowed, address)
     return listed
 
 
-def _divide(address: str, n_bytes: int, piece_bytes: int) -> Iterator[Piece]:
-    """Yield the pieces of a file; a single piece if the file cannot be divided.
+def _divide(files: Sequence[SizedFile], n_parts: int) -> list[list[Piece]]:
+    """Divide files into at most `n_parts` parts of similar size; return the pieces of each part.
+
+    JSON lines and Parquet are divided at the ends of the parts, as if all rows of a file had the
+    same size. A file that cannot be divided belongs to the part in which its middle is.
+
+    Args:
+        files: the files.
+        n_parts: maximum number of parts; parts without pieces are left out.
+    """
+    files_and_sizes = [_whole_file(address, n_bytes) for address, n_bytes in files]
+    total = sum(n_bytes for _, n_bytes in files_and_sizes)
+    parts: list[list[Piece]] = [[] for _ in range(n_parts)]
+    first = 0  # offset of the file in the bytes of all files
+    for file, n_bytes in files_and_sizes:
+        if file.stop == sys.maxsize:
+            middle = first + n_bytes // 2
+            parts[middle * n_parts // total].append(file)
+        else:
+            start = 0
+            for part_ord in range(first * n_parts // total, n_parts):
+                part_end = total * (part_ord + 1) // n_parts
+                stop = min(file.stop * (part_end - first) // n_bytes, file.stop)
+                if start < stop:
+                    parts[part_ord].append(Piece(file.address, start, stop))
+                start = stop
+                if stop == file.stop:
+                    break
+        first += n_bytes
+    return [part for part in parts if part]
+
+
+def _whole_file(address: str, n_bytes: int) -> tuple[Piece, int]:
+    """Return a piece that is the whole file, and its approximate uncompressed size, at least 1.
+
+    The piece ends at `sys.maxsize` if the file cannot be divided.
 
     Args:
         address: the address of the file.
-        n_bytes: the approximate uncompressed size of the file.
-        piece_bytes: the approximate size of a piece.
+        n_bytes: the size of the file, as `_list_files` returns it.
     """
     kind, compression = kind_of(address)
+    stop = sys.maxsize
     if kind == "parquet":
-        yield from _divide_rows(address, piece_bytes)
+        files, path = file_system(address)
+        with files.open(path, "rb") as file:
+            groups = row_groups(file, address)
+        stop = sum(group.n_rows for group in groups)
+        n_bytes = sum(group.n_bytes for group in groups)
     elif kind == "lines" and not compression:
-        for start in range(0, n_bytes, piece_bytes):
-            stop = min(start + piece_bytes, n_bytes)
-            yield Piece(address, start, stop, stop - start)
-    else:
-        yield Piece(address, 0, sys.maxsize, n_bytes)
-
-
-def _divide_rows(address: str, piece_bytes: int) -> Iterator[Piece]:
-    files, path = file_system(address)
-    with files.open(path, "rb") as file:
-        groups = row_groups(file, address)
-    first = 0
-    for n_rows, n_bytes in groups:
-        n_wanted = -(-n_bytes // piece_bytes)
-        n_pieces = max(min(n_wanted, n_rows, _MAX_PIECES_PER_ROW_GROUP), 1)
-        ends = [first + n_rows * piece_ord // n_pieces for piece_ord in range(n_pieces + 1)]
-        for start, stop in itertools.pairwise(ends):
-            yield Piece(address, start, stop, n_bytes // n_pieces)
-        first += n_rows
+        stop = n_bytes
+    return Piece(address, 0, stop), max(n_bytes, 1)
 
 
 def _read(piece: Piece) -> Iterator[Batch]:
