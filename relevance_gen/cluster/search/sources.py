@@ -59,7 +59,7 @@ class ChunkSource(Protocol):
 
 
 @frozen(eq=False)
-class ChunkList:
+class ShardChunks:
     """Chunks in memory, which are sent with the request to build the shard."""
 
     chunks: Chunks
@@ -69,7 +69,7 @@ class ChunkList:
         return batches_of(self.chunks)
 
 
-def divide_chunks(chunks: Chunks, n_shards: int | None, n_cpus: int) -> list[ChunkList]:
+def divide_chunks(chunks: Chunks, n_shards: int | None, n_cpus: int) -> list[ShardChunks]:
     """Divide chunks into parts of similar size, and return the parts in order.
 
     Args:
@@ -79,7 +79,7 @@ def divide_chunks(chunks: Chunks, n_shards: int | None, n_cpus: int) -> list[Chu
     """
     n_parts = n_shards or default_shard_count(sum(map(len, chunks.texts)), n_cpus)
     parts = [*split_evenly(chunks.texts, n_parts)] or [slice(0, 0)]
-    return [ChunkList(chunks.take(range(part.start, part.stop))) for part in parts]
+    return [ShardChunks(chunks.take(range(part.start, part.stop))) for part in parts]
 
 
 @frozen
