@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -55,9 +55,6 @@ _N_ID_RANGES: Final = 16
 """Number of ranges of ids into which the counts of a long chunk's pieces are divided: counts are
 added range by range, to bound the memory."""
 
-Merge: TypeAlias = Callable[[Sequence[Segment]], Segment]
-"""A function that merges segments, as `merge` does."""
-
 
 @frozen
 class _Block:
@@ -79,18 +76,7 @@ class _PieceCounts:
     """Ids of terms of a piece of a chunk, and the number of occurrences of each."""
 
     ids: Ids
-    tf: npt.NDArray[np.integer]
-
-    @classmethod
-    def without(cls, counts: TermCounts, rows: Offsets) -> _PieceCounts:
-        """Return the counts of a piece without some of them.
-
-        Args:
-            counts: the counts of a block that contains only the piece.
-            rows: indices in `counts` of the counts to leave out.
-        """
-        tf = np.delete(counts.tf, rows).astype(np.uint32)
-        return cls(np.delete(counts.ids, rows), tf)
+    tf: Counts
 
 
 def build(
@@ -122,12 +108,13 @@ def build(
     english_margin = np.zeros(n_chunks, np.int32)
     hashes = np.zeros(n_chunks, np.uint64)
     n_occurrences = np.zeros(n_chunks, np.int64)
-    is_ascii = np.fromiter(map(str.isascii, texts), bool, n_chunks)
+    first_occurrence = np.zeros(n_chunks, np.int64)
+    n_tokens = 0
     n_done = 0
     # The counted pieces of a long chunk, without numbers and with only numbers.
     pieces: list[_PieceCounts] = []
     number_pieces: list[_PieceCounts] = []
-    for block in _blocks(texts, is_ascii):
+    for block in _blocks(texts):
         raise_if_cancelled()
         chunk_ords = block.chunk_ords
         tokens = tokenize(block.texts)
@@ -136,6 +123,9 @@ def build(
         english_margin[chunk_ords] += _english_margin(counts, chunk_ords.size)
         hashes[chunk_ords] += _sum_ids(tokens)
         n_occurrences[chunk_ords] += tokens.counts
+        if not pieces:
+            first_occurrence[chunk_ords] = n_tokens + starts_of(tokens.counts)
+        n_tokens += tokens.ids.size
         numbers = _find_all_terms(counts, tokens.number_ids())
         if block.is_last and not pieces:
             squares = np.square(saturate(counts.tf))
@@ -144,8 +134,10 @@ def build(
             word_squares = sum_by(counts.chunk, squares, chunk_ords.size)
             norms[chunk_ords] = formulas.norms(word_squares, number_squares)
         else:
-            pieces.append(_PieceCounts.without(counts, numbers))
-            number_pieces.append(_PieceCounts(counts.ids[numbers], counts.tf[numbers]))
+            tf = counts.tf.astype(np.uint32)
+            words = np.delete(np.arange(tf.size), numbers)
+            pieces.append(_PieceCounts(counts.ids[words], tf[words]))
+            number_pieces.append(_PieceCounts(counts.ids[numbers], tf[numbers]))
             if block.is_last:
                 word_squares = _square_sum(pieces)
                 norms[chunk_ords] = formulas.norms(word_squares, _square_sum(number_pieces))
@@ -156,66 +148,46 @@ def build(
         if progress is not None:
             progress(n_done, n_chunks)
     postings, occurrences = builder.build()
+    title_hashes, title_sizes = _title_arrays(chunks)
     return Segment(
         positions=positions,
         chunks=chunks,
         postings=postings,
         occurrences=occurrences,
-        first_occurrence=_first_occurrences(n_occurrences, is_ascii),
+        first_occurrence=first_occurrence,
         n_occurrences=n_occurrences,
         norms=norms,
         english_margin=english_margin,
         hashes=chunk_hashes(hashes),
-        title_hashes=_title_hashes(chunks),
-        title_sizes=_title_sizes(chunks),
+        title_hashes=title_hashes,
+        title_sizes=title_sizes,
     )
 
 
-def _title_hashes(chunks: Chunks) -> Ids:
-    """Return a hash of each chunk's title, 0 for none, shape (N,)."""
+def _title_arrays(chunks: Chunks) -> tuple[Ids, Counts]:
+    """Return a hash of each chunk's title, and the number of occurrences in the title.
+
+    Both arrays have shape (N,) and are 0 for a chunk without a title.
+    """
     hashes = np.zeros(len(chunks.texts), np.uint64)
-    hash_of = {title: _hash_title(title) for title in set(chunks.titles.values())}
-    hashes[[*chunks.titles]] = np.array(
-        [hash_of[title] for title in chunks.titles.values()],
-        np.uint64,
-    )
-    return hashes
+    sizes = np.zeros(len(chunks.texts), np.uint32)
+    if not chunks.titles:
+        return hashes, sizes
+    row_of = {title: row for row, title in enumerate(dict.fromkeys(chunks.titles.values()))}
+    title_sizes = np.zeros(len(row_of), np.int64)
+    for block in _blocks([*row_of]):
+        title_sizes[block.chunk_ords] += tokenize(block.texts).counts
+    title_hashes = np.array([*map(_hash_title, row_of)], np.uint64)
+    rows = [row_of[title] for title in chunks.titles.values()]
+    chunk_ords = [*chunks.titles]
+    hashes[chunk_ords] = title_hashes[rows]
+    sizes[chunk_ords] = title_sizes[rows]
+    return hashes, sizes
 
 
 def _hash_title(title: str) -> int:
     digest = hashlib.blake2b(title.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return max(int.from_bytes(digest, "little"), 1)
-
-
-def _title_sizes(chunks: Chunks) -> Counts:
-    """Return the number of occurrences in each chunk's title, 0 without a title, shape (N,)."""
-    sizes = np.zeros(len(chunks.texts), np.uint32)
-    if not chunks.titles:
-        return sizes
-    titles = list(dict.fromkeys(chunks.titles.values()))
-    is_ascii = np.fromiter(map(str.isascii, titles), bool, len(titles))
-    size_of_title = np.zeros(len(titles), np.int64)
-    for block in _blocks(titles, is_ascii):
-        size_of_title[block.chunk_ords] += tokenize(block.texts).counts
-    size_of = dict(zip(titles, size_of_title.tolist(), strict=True))
-    sizes_of_titles = [size_of[title] for title in chunks.titles.values()]
-    sizes[[*chunks.titles]] = sizes_of_titles
-    return sizes
-
-
-def _first_occurrences(n_occurrences: Offsets, is_ascii: Flags) -> Offsets:
-    """Return the index of each chunk's first occurrence in the order of tokenization, shape (N,).
-
-    All ASCII texts are tokenized first, then all other texts.
-
-    Args:
-        n_occurrences: number of occurrences in each chunk, shape (N,).
-        is_ascii: whether each chunk's text is ASCII, shape (N,).
-    """
-    order = np.argsort(~is_ascii, kind="stable")
-    first = np.empty(order.size, np.int64)
-    first[order] = starts_of(n_occurrences[order])
-    return first
 
 
 def _sum_ids(tokens: Occurrences) -> Ids:
@@ -252,21 +224,16 @@ def _square_sum(pieces: Sequence[_PieceCounts]) -> Floats:
         order = np.lexsort((first, buckets(unique_ids)))
         tf_of_chunk = sum_by(term_index, tf, unique_ids.size)
         squares = np.square(saturate(tf_of_chunk[order]))
-        summands = np.append(total, squares)
-        total = sum_by(np.zeros(summands.size, np.int64), summands, 1)  # from first to last
+        total = np.append(total, squares).cumsum()[-1:]  # adds from first to last
     return total
 
 
-def _blocks(
-    texts: Sequence[str],
-    is_ascii: Flags,
-) -> Iterator[_Block]:
+def _blocks(texts: Sequence[str]) -> Iterator[_Block]:
     """Yield blocks of limited size: first of ASCII texts, which need no folding, then of the rest.
 
-    Args:
-        texts: the texts of all chunks.
-        is_ascii: whether each text is ASCII, shape (N,).
+    `texts` has the texts of all chunks.
     """
+    is_ascii = np.fromiter(map(str.isascii, texts), bool, len(texts))
     n_chars = blocks.lengths(texts)
     ascii_chars = blocks.BLOCK_CHARS
     other_chars = blocks.BLOCK_CHARS // 2  # other characters have two bytes or three
@@ -389,19 +356,12 @@ def _merge_passages(
     return Passages.concat(parts).take(order) if parts else None
 
 
-def merge_tiered(
-    segments: list[Segment],
-    merge: Merge = merge,
-) -> list[Segment]:
+def merge_tiered(segments: list[Segment]) -> list[Segment]:
     """Merge the last two segments repeatedly, so that the number of segments stays small.
 
     Merging ends if one segment is left, or if the segment before the last has more than 4 times as
     many chunks as the last. Each chunk is therefore copied only a few times. Modifies and returns
     the list.
-
-    Args:
-        segments: the segments; a new segment was appended.
-        merge: merges two segments.
     """
     while len(segments) > 1:
         last_size = segments[-1].statistics.n_chunks
@@ -424,11 +384,7 @@ class Removal:
     texts: list[str]
 
 
-def remove_chunks(
-    segments: Sequence[Segment],
-    positions: Offsets,
-    merge: Merge = merge,
-) -> Removal:
+def remove_chunks(segments: Sequence[Segment], positions: Offsets) -> Removal:
     """Return the segments without some chunks, and the texts of these chunks.
 
     A segment in which fewer than half of the chunks remain is rebuilt without the removed chunks.
@@ -438,7 +394,6 @@ def remove_chunks(
         segments: the segments of an index.
         positions: positions in the index of the chunks to remove; positions without a chunk are
             ignored.
-        merge: rebuilds a segment, which is passed as the only element of a list.
     """
     remaining = []
     texts = []

@@ -28,7 +28,7 @@ import numpy as np
 
 from relevance_gen.checks import is_integer, to_python_scalar
 from relevance_gen.errors import IndexBuildError, InvalidRequestError
-from relevance_gen.index import array_file, storage
+from relevance_gen.index import storage
 from relevance_gen.index.builder import build
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment
@@ -128,7 +128,9 @@ def build_segments(
         finally:
             progress_counts[-1] = 1
         return [
-            _read_part(path, chunks.take(range(part.start, part.stop)))
+            storage.read_arrays(
+                np.memmap(path, np.uint8, "r"), chunks.take(range(part.start, part.stop))
+            )
             for part, path in zip(parts, paths, strict=True)
         ]
 
@@ -194,12 +196,6 @@ def _wait(
         if progress is not None and n_done > n_reported:
             progress(n_done, n_chunks)
             n_reported = n_done
-
-
-def _read_part(path: Path, chunks: Chunks) -> Segment:
-    with path.open("rb") as file:
-        file.seek(0, os.SEEK_END)
-        return storage.read_arrays(array_file.map_file(file), chunks)
 
 
 # ── In the worker processes ───────────────────────────────────────────────────────────────────────

@@ -1,9 +1,8 @@
 """Write segments to temporary files as they are built, and merge them with bounded memory.
 
-Terms are merged as in an external merge sort. The next few thousand terms of each segment are read.
-All terms whose ids are not above the smallest of the last ids that were read are complete: no
-segment has further postings of these terms. All other arrays are copied; ordinals and offsets are
-increased by the sizes of the segments before.
+Terms are merged as in an external merge sort, window by window: a window has the terms of all
+segments whose ids are in one range, and few enough postings to be sorted in memory. All other
+arrays are copied; ordinals and offsets are increased by the sizes of the segments before.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ from attrs import evolve, frozen
 
 from relevance_gen.arrays import (
     Flags,
+    Ids,
     Offsets,
+    TermOrds,
     batch_slices,
     ragged_ranges,
     run_starts,
@@ -39,6 +40,7 @@ SegmentArrays: TypeAlias = Mapping[str, Array]
 
 _BATCH_ELEMENTS: Final = 1 << 17
 """Approximate number of terms, postings or occurrences that are merged at once."""
+_MAX_ID: Final = (1 << 64) - 1
 _TERM_ARRAYS: Final = {"ids", "first", "chunk", "tf", "spelling", "spelling_first", "tokens"}
 
 
@@ -77,8 +79,7 @@ class Spill:
         chunks of the segments before.
         """
         self._segments_file.seek(self._segment_bounds[-1])
-        arrays = storage.arrays_of(segment)
-        writer = array_file.write(self._segments_file, array_layout.TYPES, {}, arrays)
+        writer = storage.write_arrays(self._segments_file, segment)
         self._segment_bounds.append(writer.end)
 
     def add_with_chunks(self, segment: Segment) -> None:
@@ -126,24 +127,20 @@ class Spill:
             for start, end in itertools.pairwise(self._segment_bounds)
         ]
         content = self.content.finish(array_file.map_file)
-        term_ords_file = self._open()
-        n_terms, n_letters = _write_term_ords(segments, term_ords_file)
+        merged = _merged_term_ords(segments, self._open())
         sizes = [array_layout.sizes_of(segment) for segment in segments]
         total = {axis: sum(size[axis] for size in sizes) for axis in sizes[0]}
         total |= array_layout.sizes_of(content)
-        total |= {"term": n_terms, "letter": n_letters}
-        writer = array_file.Writer(
-            file, array_layout.TYPES, settings, _stored_sizes(segments, total)
-        )
+        total |= {"term": merged.n_terms, "letter": merged.n_letters}
+        array_sizes = _stored_sizes(segments, total)
+        writer = array_file.Writer(file, array_layout.TYPES, settings, array_sizes)
         for name, array in content.items():
-            _copy(name, array, writer)
+            writer.extend(name, array)
         _copy_other_arrays(segments, sizes, writer)
         _merge_terms(segments, [size["chunk"] for size in sizes], writer)
-        names = _term_ords_types(segments)
-        term_ords_of = array_file.read(array_file.map_file(term_ords_file), names).arrays
-        for name, segment in zip(names, segments, strict=True):
+        for segment, term_ords in zip(segments, merged.term_ords, strict=True):
             for batch in batch_slices(segment["tokens"].size, _BATCH_ELEMENTS):
-                writer.extend("tokens", term_ords_of[name][segment["tokens"][batch]])
+                writer.extend("tokens", term_ords[segment["tokens"][batch]])
         writer.seal()
 
 
@@ -164,15 +161,6 @@ def _stored_sizes(
     return sizes
 
 
-def _copy(
-    name: str,
-    array: Array,
-    writer: array_file.Writer,
-) -> None:
-    for batch in batch_slices(array.size, _BATCH_ELEMENTS):
-        writer.extend(name, array[batch])
-
-
 def _copy_other_arrays(
     segments: Sequence[SegmentArrays],
     sizes: Sequence[Mapping[str, int]],
@@ -191,46 +179,59 @@ def _copy_other_arrays(
     for spec in array_layout.STORED:
         if not spec.path or spec.name in _TERM_ARRAYS:
             continue
-        n_before = (
-            0  # elements that the segments before have along the axis that the offsets refer to
-        )
+        # Elements of the segments before along the axis that the offsets refer to.
+        n_before = 0
         for segment_index, (segment, size) in enumerate(zip(segments, sizes, strict=True)):
             array = segment[spec.name]
             if spec.is_bounds and segment_index:
                 array = array[1:]  # the first bound is the last bound of the segment before
-            for batch in batch_slices(array.size, _BATCH_ELEMENTS):
-                values = array[batch]
-                writer.extend(spec.name, values + n_before if spec.refers_to else values)
+            writer.extend(spec.name, array + n_before if spec.refers_to else array)
             n_before += size.get(spec.refers_to, 0)
 
 
 # ── Terms ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@frozen
+@frozen(eq=False)
 class _EntryRange:
-    """A range of entries of one segment's lexicon.
+    """The entries [`start`, `end`) of one segment's lexicon; there may be none."""
 
-    Attributes:
-        segment_index: index of the segment in the list of all segments.
-        entries: the range of indices of the entries.
-    """
-
-    segment_index: int
-    entries: slice
+    segment: SegmentArrays
+    start: int
+    end: int
 
     @property
-    def size(self) -> int:
-        """Number of entries."""
-        return int(self.entries.stop - self.entries.start)
+    def ids(self) -> Array:
+        """The id of each entry."""
+        return self.segment["ids"][self.start : self.end]
 
-    def gather(
-        self,
-        segments: Sequence[SegmentArrays],
-        name: str,
-    ) -> Array:
-        """Return the elements of the array `name` for the entries, one for each entry."""
-        return segments[self.segment_index][name][self.entries]
+    def sizes(self, bounds: str) -> Offsets:
+        """Return the number of elements that belong to each entry.
+
+        `bounds` names the array with the bounds of each entry's elements: "first" for the number of
+        postings, "spelling_first" for the number of bytes of the spelling.
+        """
+        return np.diff(self.segment[bounds][self.start : self.end + 1])
+
+    def elements(self, name: str, bounds: str) -> Array:
+        """Return the elements that belong to the entries in the array `name`, entry after entry."""
+        first = self.segment[bounds]
+        return self.segment[name][first[self.start] : first[self.end]]
+
+
+@frozen(eq=False)
+class _MergedTermOrds:
+    """The numbering of the terms of the merged lexicon.
+
+    Attributes:
+        term_ords: for each segment, the ordinal in the merged lexicon of each of its terms.
+        n_terms: number of terms of the merged lexicon.
+        n_letters: number of bytes of their spellings.
+    """
+
+    term_ords: Sequence[TermOrds]
+    n_terms: int
+    n_letters: int
 
 
 @frozen(eq=False)
@@ -238,80 +239,29 @@ class _Window:
     """The lexicon entries, in all segments, of the terms whose ids are in one range.
 
     Attributes:
-        segments: all segments.
-        ranges: for each segment that has any of these terms, the range of their entries in its
-            lexicon; n entries in all.
-        order: indices that sort the n entries of `ranges` by id, then by segment, shape (n,).
+        ranges: for each segment, the range of its entries; n entries in all.
+        ids: the id of each entry, shape (n,).
+        order: indices that sort the entries by id, then by segment, shape (n,).
         is_first: for each entry in sorted order, whether it is the first of its term, shape (n,).
     """
 
-    segments: Sequence[SegmentArrays]
     ranges: Sequence[_EntryRange]
+    ids: Ids
     order: Offsets
     is_first: Flags
 
-    @classmethod
-    def of(
-        cls,
-        segments: Sequence[SegmentArrays],
-        starts: Sequence[int],
-        counts: Sequence[int],
-    ) -> _Window:
-        """Return the window with a range of the lexicon entries of each segment.
-
-        Args:
-            segments: all segments.
-            starts: for each segment, the index of its first lexicon entry in the window.
-            counts: for each segment, the number of its lexicon entries in the window.
-        """
-        ranges = [
-            _EntryRange(segment_index, slice(start, start + count))
-            for segment_index, (start, count) in enumerate(zip(starts, counts, strict=True))
-            if count
-        ]
-        ids = np.concatenate([part.gather(segments, "ids") for part in ranges])
-        order = ids.argsort(kind="stable")
-        return cls(segments, ranges, order, run_starts(ids[order]))
-
     @property
     def first_entries(self) -> Offsets:
-        """For each term, by id, the index of its entry in the first segment that has the term.
-
-        The index counts the lexicon entries of the window in the order of `ranges`.
-        """
+        """For each term, by id, the index of its entry in the first segment that has the term."""
         return self.order[self.is_first]
 
-    def ids(self) -> Array:
-        """Return the id of each entry, shape (n,)."""
-        return np.concatenate([part.gather(self.segments, "ids") for part in self.ranges])
-
     def sizes(self, bounds: str) -> Offsets:
-        """Return the number of elements that belong to each entry, shape (n,).
+        """Return the number of elements of each entry, shape (n,); see `_EntryRange.sizes`."""
+        return np.concatenate([entries.sizes(bounds) for entries in self.ranges])
 
-        `bounds` names the array with the bounds of each entry's elements: "first" for the number of
-        postings, "spelling_first" for the number of bytes of the spelling.
-        """
-        sizes = []
-        for entry_range in self.ranges:
-            entries = entry_range.entries
-            first = self.segments[entry_range.segment_index][bounds]
-            sizes.append(np.diff(first[entries.start : entries.stop + 1]))
-        return np.concatenate(sizes)
-
-    def elements(
-        self,
-        name: str,
-        bounds: str,
-    ) -> Iterator[Array]:
-        """Yield for each range the elements that belong to its entries in the array `name`.
-
-        `bounds` names the array with the bounds of each entry's elements.
-        """
-        for entry_range in self.ranges:
-            entries = entry_range.entries
-            segment = self.segments[entry_range.segment_index]
-            first = segment[bounds]
-            yield segment[name][first[entries.start] : first[entries.stop]]
+    def elements(self, name: str, bounds: str) -> Iterator[Array]:
+        """Yield the elements of each segment's entries; see `_EntryRange.elements`."""
+        return (entries.elements(name, bounds) for entries in self.ranges)
 
 
 def _windows(segments: Sequence[SegmentArrays]) -> Iterator[_Window]:
@@ -319,76 +269,48 @@ def _windows(segments: Sequence[SegmentArrays]) -> Iterator[_Window]:
 
     A window has at most `_BATCH_ELEMENTS` postings, unless it has only one term.
     """
+    max_postings = _BATCH_ELEMENTS // len(segments)
     starts = [0] * len(segments)
-    n_read = max(_BATCH_ELEMENTS // len(segments), 1)
     while True:
-        # The next ids of each segment, and the last of these ids if further ids follow them.
+        # In each segment, the id of the first term that exceeds the segment's share of the
+        # postings; the window ends before the smallest of these ids.
         next_ids = []
-        last_ids = []
         for segment, start in zip(segments, starts, strict=True):
-            segment_ids = segment["ids"]
-            next_ids.append(segment_ids[start : start + n_read])
-            if start + n_read < segment_ids.size:
-                last_ids.append(next_ids[-1][-1])
-        counts = [segment_ids.size for segment_ids in next_ids]
-        if not any(counts):
+            first = segment["first"]
+            end = int(first.searchsorted(first[start] + max_postings, "right")) - 1
+            next_ids += segment["ids"][end : end + 1].tolist()
+        next_id = np.uint64(min(next_ids, default=_MAX_ID))
+        ends = [int(segment["ids"].searchsorted(next_id)) for segment in segments]
+        if ends == starts:  # a term that exceeds the share is a window of its own
+            ends = [int(segment["ids"].searchsorted(next_id, "right")) for segment in segments]
+        if ends == starts:
             return
-        if last_ids:
-            counts = _counts_up_to(min(last_ids), next_ids)
-        window = _Window.of(segments, starts, counts)
-        ids = window.ids()[window.order]
-        n_postings = window.sizes("first")[window.order]
-        n_fit = int(np.cumsum(n_postings).searchsorted(_BATCH_ELEMENTS, "right"))
-        if n_fit < ids.size:
-            # Keep the terms before the entry that exceeds the batch, or only the first term.
-            last_id = ids[max(int(ids.searchsorted(ids[n_fit])) - 1, 0)]
-            counts = _counts_up_to(last_id, next_ids)
-            window = _Window.of(segments, starts, counts)
-        yield window
-        starts = [start + count for start, count in zip(starts, counts, strict=True)]
+        ranges = list(map(_EntryRange, segments, starts, ends))
+        ids = np.concatenate([entries.ids for entries in ranges])
+        order = ids.argsort(kind="stable")
+        yield _Window(ranges, ids, order, run_starts(ids[order]))
+        starts = ends
 
 
-def _counts_up_to(
-    last_id: int,
-    next_ids: Sequence[Array],
-) -> list[int]:
-    return [int(segment_ids.searchsorted(last_id, "right")) for segment_ids in next_ids]
-
-
-def _term_ords_types(segments: Sequence[SegmentArrays]) -> dict[str, str]:
-    """Return names and types of the arrays that `_write_term_ords` writes, one for each segment.
-
-    Such an array has the ordinal in the merged lexicon of each term of the segment.
-    """
-    return {str(segment_index): "<u4" for segment_index in range(len(segments))}
-
-
-def _write_term_ords(
-    segments: Sequence[SegmentArrays],
-    file: BinaryIO,
-) -> tuple[int, int]:
-    """Write the ordinal in the merged lexicon of each term of each segment to a file.
-
-    Returns the number of terms of the merged lexicon, and the number of bytes of their spellings.
-    """
-    types = _term_ords_types(segments)
-    sizes = {}
-    for name, segment in zip(types, segments, strict=True):
-        sizes[name] = segment["ids"].size
-    writer = array_file.Writer(file, types, {}, sizes)
+def _merged_term_ords(segments: Sequence[SegmentArrays], file: BinaryIO) -> _MergedTermOrds:
+    """Number the terms of the merged lexicon; the ordinals are mapped from `file`."""
+    sizes = [segment["ids"].size for segment in segments]
+    # One more element, because an empty file cannot be mapped.
+    mapped = np.memmap(file, np.uint32, "w+", shape=sum(sizes) + 1)
+    term_ords = np.split(mapped, np.cumsum(sizes))[:-1]
     n_terms = 0
     n_letters = 0
     for window in _windows(segments):
-        term_ords = np.empty(window.order.size, np.uint32)
-        term_ords[window.order] = np.cumsum(window.is_first) + (n_terms - 1)
-        start = 0
-        for entry_range in window.ranges:
-            end = start + entry_range.size
-            writer.extend(str(entry_range.segment_index), term_ords[start:end])
-            start = end
+        window_ords = np.empty(window.order.size, np.uint32)
+        window_ords[window.order] = np.cumsum(window.is_first) + (n_terms - 1)
+        low = 0
+        for entries, ords in zip(window.ranges, term_ords, strict=True):
+            high = low + entries.end - entries.start
+            ords[entries.start : entries.end] = window_ords[low:high]
+            low = high
         n_terms += int(window.is_first.sum())
         n_letters += int(window.sizes("spelling_first")[window.first_entries].sum())
-    return n_terms, n_letters
+    return _MergedTermOrds(term_ords, n_terms, n_letters)
 
 
 def _merge_terms(
@@ -411,7 +333,7 @@ def _merge_terms(
     for window in _windows(segments):
         raise_if_cancelled()
         first_entries = window.first_entries
-        writer.extend("ids", window.ids()[first_entries])
+        writer.extend("ids", window.ids[first_entries])
 
         # Spellings of the first entry of each term.
         n_bytes = window.sizes("spelling_first")
@@ -425,21 +347,15 @@ def _merge_terms(
 
         # Postings of all entries of each term.
         df = window.sizes("first")
-        first_rows = window.is_first.nonzero()[0]
-        merged_df = np.add.reduceat(df[window.order], first_rows)
+        merged_df = np.add.reduceat(df[window.order], window.is_first.nonzero()[0])
         posting_ends = n_postings + np.cumsum(merged_df)
         writer.extend("first", posting_ends)
         n_postings = int(posting_ends[-1])
-        chunks: Iterable[Array] = (
-            chunk + first_chunk[entry_range.segment_index]
-            for entry_range, chunk in zip(
-                window.ranges, window.elements("chunk", "first"), strict=True
-            )
-        )
+        chunks: Iterable[Array] = map(np.add, window.elements("chunk", "first"), first_chunk)
         tfs: Iterable[Array] = window.elements("tf", "first")
         if first_entries.size > 1:
             # The postings of several terms fit in memory together; the postings of a single term
-            # are copied range by range.
+            # are copied segment by segment.
             posting_order = ragged_ranges(starts_of(df)[window.order], df[window.order])
             chunks = [np.concatenate([*chunks])[posting_order]]
             tfs = [np.concatenate([*tfs])[posting_order]]

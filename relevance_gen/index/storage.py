@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, get_args
 
 import numpy as np
-from attrs import asdict, evolve, frozen
+from attrs import asdict, evolve, field, frozen
 from attrs.filters import exclude
+from attrs.validators import optional
 
+from relevance_gen import checks
 from relevance_gen.arrays import Bytes, Offsets
-from relevance_gen.checks import check_path, is_integer
+from relevance_gen.checks import check_path
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
 from relevance_gen.index import array_file, array_layout
 from relevance_gen.index.array_file import Array
@@ -61,12 +63,12 @@ class SavedIndex:
     """
 
     segment: Segment
-    weighting: WeightingName
-    encoding: str
-    fingerprint: str
-    encoder: str | None
-    n_positions: int
-    n_context_tokens: int
+    weighting: WeightingName = field(validator=checks.one_of(*get_args(WeightingName)))
+    encoding: str = field(validator=checks.string)
+    fingerprint: str = field(validator=checks.string)
+    encoder: str | None = field(validator=optional(checks.string))
+    n_positions: int = field(validator=checks.integer(0))
+    n_context_tokens: int = field(validator=checks.integer(0))
 
 
 def check_target(
@@ -115,10 +117,8 @@ def write(
             is not JSON.
         OSError: the file cannot be written; the error names it.
     """
-    settings = _settings_of(index)
-    arrays = _all_arrays(index)
     with replacing(check_target(path, overwrite=overwrite)) as file:
-        array_file.write(file, array_layout.TYPES, settings, arrays).seal()
+        _write(file, index)
 
 
 @contextmanager
@@ -179,16 +179,14 @@ def to_bytes(index: SavedIndex) -> bytes:
         InvalidRequestError: some metadata is not JSON.
     """
     file = io.BytesIO()
-    array_file.write(file, array_layout.TYPES, _settings_of(index), _all_arrays(index)).seal()
+    _write(file, index)
     return file.getvalue()
 
 
-def _settings_of(index: SavedIndex) -> dict[str, Any]:
-    return asdict(index, recurse=False, filter=exclude("segment"))
-
-
-def _all_arrays(index: SavedIndex) -> dict[str, Array]:
-    return arrays_of(index.segment) | _content_arrays(index.segment.chunks)
+def _write(file: BinaryIO, index: SavedIndex) -> None:
+    settings = asdict(index, recurse=False, filter=exclude("segment"))
+    arrays = _arrays_of(index.segment) | _content_arrays(index.segment.chunks)
+    array_file.write(file, array_layout.TYPES, settings, arrays).seal()
 
 
 class ContentWriter:
@@ -258,7 +256,7 @@ def _content_arrays(chunks: Chunks) -> dict[str, Array]:
     return arrays
 
 
-def arrays_of(segment: Segment) -> dict[str, Array]:
+def _arrays_of(segment: Segment) -> dict[str, Array]:
     """Return an array for each name in a file; those of texts, metadata and titles are empty.
 
     Arrays that the segment lacks are empty, too.
@@ -267,9 +265,9 @@ def arrays_of(segment: Segment) -> dict[str, Array]:
     return empty | dict(array_layout.arrays_of(segment))
 
 
-def write_arrays(file: BinaryIO, segment: Segment) -> None:
-    """Write the arrays of a segment without its chunks, for `read_arrays` in another process."""
-    array_file.write(file, array_layout.TYPES, {}, arrays_of(segment))
+def write_arrays(file: BinaryIO, segment: Segment) -> array_file.Writer:
+    """Write the arrays of a segment without its chunks, and return the `Writer`, not yet sealed."""
+    return array_file.write(file, array_layout.TYPES, {}, _arrays_of(segment))
 
 
 def read_arrays(content: Bytes, chunks: Chunks) -> Segment:
@@ -375,29 +373,12 @@ def _read(
 
 def _parse(content: Bytes) -> SavedIndex:
     stored = array_file.read(content, array_layout.TYPES)
-    names = ("weighting", "encoding", "fingerprint", "encoder", "n_positions", "n_context_tokens")
-    settings = {name: stored.settings[name] for name in names}
-    _check_settings(settings)
+    settings = {name: value for name, value in stored.settings.items() if name != "arrays"}
     has_passages = settings["encoder"] is not None
     if not _fit_together(stored.arrays, settings["n_positions"], has_passages=has_passages):
         raise ValueError("its arrays do not fit together")
     passages = _passages(stored.arrays) if has_passages else None
     return SavedIndex(_segment(stored.arrays, chunks_in(stored.arrays), passages), **settings)
-
-
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    if not is_integer(settings["n_positions"]):
-        raise TypeError("n_positions is not an integer")
-    n_context_tokens = settings["n_context_tokens"]
-    if not is_integer(n_context_tokens) or n_context_tokens < 0:
-        raise TypeError("n_context_tokens is not an integer ≥ 0")
-    for name in ("encoding", "fingerprint"):
-        if not isinstance(settings[name], str):
-            raise TypeError(f"{name} is not a string")
-    if not isinstance(settings["encoder"], str | None):
-        raise TypeError("encoder is not a string")
-    if settings["weighting"] not in get_args(WeightingName):
-        raise ValueError(f"its weighting is {settings['weighting']!r}")
 
 
 def chunks_in(arrays: Mapping[str, Array]) -> Chunks:
