@@ -173,7 +173,8 @@ def _title_arrays(chunks: Chunks) -> tuple[Ids, Counts]:
     sizes = np.zeros(len(chunks.texts), np.uint32)
     if not chunks.titles:
         return hashes, sizes
-    row_of = {title: row for row, title in enumerate(dict.fromkeys(chunks.titles.values()))}
+    titles = dict.fromkeys(chunks.titles.values())
+    row_of = {title: row for row, title in enumerate(titles)}
     title_sizes = np.zeros(len(row_of), np.int64)
     for block in _blocks([*row_of]):
         title_sizes[block.chunk_ords] += tokenize(block.texts).counts

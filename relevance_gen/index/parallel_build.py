@@ -99,8 +99,8 @@ def build_segments(
     Raises:
         IndexBuildError: a process ended unexpectedly.
     """
-    parts = list(split_evenly(chunks.texts, n_parts))
-    indexed_chunks = chunks.without_metadata()
+    slices = list(split_evenly(chunks.texts, n_parts))
+    parts = [chunks.take(range(part.start, part.stop)) for part in slices]
     context = multiprocessing.get_context("fork" if _can_fork() else "spawn")
     progress_counts = context.RawArray(c_int64, len(parts) + 1)
     with (
@@ -111,12 +111,12 @@ def build_segments(
         try:
             finished: SimpleQueue[Future[None]] = SimpleQueue()
             with _starting_workers():
-                for part_index, (part, path) in enumerate(zip(parts, paths, strict=True)):
+                for part_index, path in enumerate(paths):
                     future = executor.submit(
                         _build_part,
                         part_index,
-                        part.start,
-                        indexed_chunks.take(range(part.start, part.stop)),
+                        slices[part_index].start,
+                        parts[part_index].without_metadata(),
                         path,
                     )
                     future.add_done_callback(finished.put)
@@ -128,9 +128,7 @@ def build_segments(
         finally:
             progress_counts[-1] = 1
         return [
-            storage.read_arrays(
-                np.memmap(path, np.uint8, "r"), chunks.take(range(part.start, part.stop))
-            )
+            storage.read_arrays(np.memmap(path, np.uint8, "r"), part)
             for part, path in zip(parts, paths, strict=True)
         ]
 

@@ -282,7 +282,8 @@ def _windows(segments: Sequence[SegmentArrays]) -> Iterator[_Window]:
         next_id = np.uint64(min(next_ids, default=_MAX_ID))
         ends = [int(segment["ids"].searchsorted(next_id)) for segment in segments]
         if ends == starts:  # a term that exceeds the share is a window of its own
-            ends = [int(segment["ids"].searchsorted(next_id, "right")) for segment in segments]
+            sides = (segment["ids"].searchsorted(next_id, "right") for segment in segments)
+            ends = list(map(int, sides))
         if ends == starts:
             return
         ranges = list(map(_EntryRange, segments, starts, ends))
@@ -347,7 +348,8 @@ def _merge_terms(
 
         # Postings of all entries of each term.
         df = window.sizes("first")
-        merged_df = np.add.reduceat(df[window.order], window.is_first.nonzero()[0])
+        first_rows = window.is_first.nonzero()[0]
+        merged_df = np.add.reduceat(df[window.order], first_rows)
         posting_ends = n_postings + np.cumsum(merged_df)
         writer.extend("first", posting_ends)
         n_postings = int(posting_ends[-1])
