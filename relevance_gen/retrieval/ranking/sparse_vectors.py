@@ -142,13 +142,7 @@ class SparseVector:
         keys |= np.arange(counts.size, dtype=dtype).repeat(counts)
         # Without dimension 0: half of the words of a text are stop words.
         keys = keys.compress(keys >= dtype(1 << _CHUNK_BITS))  # faster than indexing by flags
-        # Chunks are in order already, so that only the digits of the dimension are sorted.
-        fits_one_digit = self.hashes is not None and self.hashes.size <= 1 << 16
-        if fits_one_digit:
-            digit = np.right_shift(keys, dtype(_CHUNK_BITS)).astype(np.uint16)
-            keys = keys.take(digit.argsort(kind="stable"))
-        else:
-            keys = keys.take(arrays.order_by_digits(keys, 2, _CHUNK_BITS))
+        keys.sort()
         first, tf = arrays.runs(keys)
         return keys.take(first), tf
 
