@@ -18,7 +18,7 @@ from relevance_gen.cluster.search.searchers import (
     by_preference,
     group_by_searcher,
 )
-from relevance_gen.errors import ClusterError
+from relevance_gen.errors import BusyError, ClusterError
 from relevance_gen.shards.versions import ShardRecord, StoredFile
 
 
@@ -134,3 +134,17 @@ def test_error_of_a_group_of_shards_is_attributed_to_the_named_shard() -> None:
         )
     assert failed.value.shard_name == "b.shard"
     assert "a.shard" not in request_round._n_errors
+
+
+def test_busy_searcher_fails_a_request_only_if_all_are_busy() -> None:
+    """If one searcher refuses a request, the response of another one is awaited."""
+    searchers = [SearcherHandle(name, "node", None) for name in ("first", "second")]
+    request_round = _Round.__new__(_Round)
+    request_round._unanswered = {"a.shard"}
+    request_round._n_errors = Counter()
+    request_round._orders = {"a.shard": searchers}
+    attempts = [_Attempt(searcher, frozenset({"a.shard"}), ()) for searcher in searchers]
+    error = BusyError("a searcher of the cluster has too many requests")
+    request_round._note_error(attempts[0], error)
+    with pytest.raises(BusyError, match="too many requests"):
+        request_round._note_error(attempts[1], error)

@@ -31,7 +31,7 @@ from relevance_gen.cluster.search.searchers import (
     ignore_errors,
     join_response,
 )
-from relevance_gen.errors import IndexFormatError, TimedOutError
+from relevance_gen.errors import BusyError, IndexFormatError, TimedOutError
 from relevance_gen.forks import LazyAttribute
 from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.local_segments import LocalSegments, ranking_cache
@@ -98,7 +98,7 @@ class RemoteSegments:
 
     - `ShardError`: a shard cannot be opened by any searcher.
     - `TimedOutError`: a searcher did not respond in time.
-    - `BusyError`: a searcher has too many requests.
+    - `BusyError`: all searchers of a shard have too many requests.
     - `ClusterError`: the connection to the cluster was closed, or there is no searcher.
 
     Args:
@@ -452,9 +452,10 @@ class _Round:
             response = join_response(ray.get(attempt.parts))
         except RayTaskError as error:
             ignore_errors(attempt.parts)  # each part has the error, and one of them was read
-            if not isinstance(error.cause, OSError) or isinstance(error.cause, IndexFormatError):
-                raise error.cause from None
-            self._note_error(attempt, error.cause)
+            cause = error.cause
+            if isinstance(cause, IndexFormatError) or not isinstance(cause, OSError | BusyError):
+                raise cause from None
+            self._note_error(attempt, cause)
         except RayError as error:
             self._pool.note_failure(attempt.searcher, error)
         else:
@@ -462,21 +463,23 @@ class _Round:
                 self._responses.append(response)
                 self._unanswered -= attempt.shard_names
 
-    def _note_error(self, attempt: _Attempt, error: OSError) -> None:
-        """Record that the searcher of an attempt could not read a shard.
+    def _note_error(self, attempt: _Attempt, error: OSError | BusyError) -> None:
+        """Record that the searcher of an attempt could not read a shard, or refused the request.
 
         The shards whose names are in the message of `error` count as unread; if there are none,
         all unanswered shards of the attempt do.
 
         Raises:
-            ShardError: for a shard, as many errors are recorded as its order has searchers.
+            ShardError: for a shard, as many errors are recorded as its order has searchers, and the
+                last one is an `OSError`.
+            BusyError: the same, and the last error is a `BusyError`.
         """
         unanswered = attempt.shard_names & self._unanswered
         unread = {name for name in unanswered if name in str(error)} or unanswered
         for name in sorted(unread):
             self._n_errors[name] += 1
             if self._n_errors[name] >= len(self._orders[name]):
-                raise ShardError(name, error)
+                raise error if isinstance(error, BusyError) else ShardError(name, error)
 
     def _hedge(self) -> None:
         """Request all unanswered shards from the next searchers, too.
