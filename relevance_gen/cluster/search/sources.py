@@ -17,7 +17,6 @@ from typing import Final, Protocol, TypeAlias
 from attrs import frozen
 
 from relevance_gen.arrays import batch_slices
-from relevance_gen.cluster.placing import default_shard_count
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.bounded_build import CHUNKS_PER_BATCH, batches_of
 from relevance_gen.index.chunks import Chunks
@@ -47,6 +46,11 @@ _KINDS: Final = f"{KINDS}, {' or '.join(_TEXT_EXTENSIONS)}"
 _MAX_RECORD_BYTES: Final = 4 << 20
 """Maximum size of a line of JSON, and of Parquet rows that are read together; reading takes several
 times that memory. The default of `relevance_gen.ChunkIndex.build` has the same limit."""
+_MIN_SHARD_CHARS: Final = 256 << 20
+"""Minimum size of the shards into which an index is divided by default: with smaller shards, the
+messages between processes take more time than they save."""
+_MAX_SHARD_CHARS: Final = 1 << 30
+"""Maximum size of a shard by default: larger shards take long to fetch and to merge."""
 _COMPRESSION_RATIO: Final = 4
 """Estimated size of a compressed file of JSON lines after decompression, relative to its size."""
 
@@ -74,10 +78,10 @@ def divide_chunks(chunks: Chunks, n_shards: int | None, n_cpus: int) -> list[Sha
 
     Args:
         chunks: the chunks.
-        n_shards: maximum number of parts; None for the number that `default_shard_count` returns.
+        n_shards: maximum number of parts; None for the number that `_default_shard_count` returns.
         n_cpus: number of processors of the cluster.
     """
-    n_parts = n_shards or default_shard_count(sum(map(len, chunks.texts)), n_cpus)
+    n_parts = n_shards or _default_shard_count(sum(map(len, chunks.texts)), n_cpus)
     parts = [*split_evenly(chunks.texts, n_parts)] or [slice(0, 0)]
     return [ShardChunks(chunks.take(range(part.start, part.stop))) for part in parts]
 
@@ -131,7 +135,7 @@ def plan_reading(
 
     Args:
         source: the files.
-        n_shards: maximum number of shards; None for the number that `default_shard_count` returns.
+        n_shards: maximum number of shards; None for the number that `_default_shard_count` returns.
         text: the field or column with the text of a chunk.
         title: the field or column with its title.
         blank: as for `read_chunks`.
@@ -148,7 +152,7 @@ def plan_reading(
             raise InvalidRequestError.must_be(f"source[{path_ord}]", "a file or a folder", path)
     files = [file for path in paths for file in _list_files(as_address(path))]
     n_bytes = sum(size for _, size in files)
-    n_parts = n_shards or default_shard_count(n_bytes, n_cpus)
+    n_parts = n_shards or _default_shard_count(n_bytes, n_cpus)
     pieces_of_parts = _divide(files, n_parts) or [[]]  # there are no pieces if all files are empty
     return [FilePieces(pieces, text, title, blank) for pieces in pieces_of_parts]
 
@@ -262,3 +266,18 @@ def _chunks_of_text(content: bytes, address: str) -> Iterator[Batch]:
     records = [(f"{address} chunk {number}", part) for number, part in enumerate(split(text))]
     for batch in batch_slices(len(records), CHUNKS_PER_BATCH):
         yield records[batch]
+
+
+def _default_shard_count(n_chars: int, n_cpus: int) -> int:
+    """Return the default number of shards of an index, at least 1.
+
+    The number is the largest number of shards that have at least `_MIN_SHARD_CHARS` characters each,
+    but at most `n_cpus`. If shards would then have more than `_MAX_SHARD_CHARS` characters, it is
+    the smallest number of shards that do not.
+
+    Args:
+        n_chars: number of characters of all texts.
+        n_cpus: number of processors of the cluster.
+    """
+    n_min = -(-n_chars // _MAX_SHARD_CHARS)
+    return max(1, min(n_cpus, n_chars // _MIN_SHARD_CHARS), n_min)
