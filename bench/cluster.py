@@ -160,8 +160,8 @@ def changing(record: Record, chunks: list[str], rounds: int) -> None:
         assert len(index.search(query)) == len(expected)
 
 
-def growing(record: Record, chunks: list[str]) -> None:
-    """Measure building, and the memory of several small indexes."""
+def building(record: Record, chunks: list[str]) -> None:
+    """Compare building an index in the cluster with building it in one process."""
     from relevance_gen.cluster import ClusterIndex
 
     alone_s = timed(lambda: ChunkIndex(chunks))
@@ -170,6 +170,12 @@ def growing(record: Record, chunks: list[str]) -> None:
         pass
     cluster_s = timed(lambda: ClusterIndex(chunks, n_shards=N_SHARDS).close())
     record.add("building", f"{N_SHARDS} shards on 3 nodes", cluster_s, "s")
+
+
+def small_indexes(record: Record, chunks: list[str]) -> None:
+    """Measure the time and the memory of several small indexes with new searchers."""
+    from relevance_gen.cluster import ClusterIndex
+
     indexes = []
     begun_s = time.perf_counter()
     for number in range(N_SMALL_INDEXES):
@@ -320,9 +326,10 @@ def main() -> None:
             if not args.search:
                 generating(record, max(5, rounds // 10))
                 steering(record, max(3, rounds // 20))
+            small_indexes(record, chunks)
             searching(record, chunks, rounds)
             changing(record, chunks[: len(chunks) // 4], max(10, rounds // 4))
-            growing(record, chunks)
+            building(record, chunks)
     finally:
         connection.ray.shutdown()
         cluster.shutdown()
