@@ -523,11 +523,12 @@ class SearcherPool:
             for ordinal in range(max(1, int(node.n_cpus))):
                 node_ids[f"searcher {node.id} {ordinal}"] = node.id
         with self._lock:
-            known = self._searchers
-            self._searchers = {
-                name: known.get(name) or _start_searcher(name, node_id)
-                for name, node_id in node_ids.items()
-            }
+            new_names = node_ids.keys() - self._searchers.keys()
+        # Without the lock: Ray waits for the cluster's head, and searches must not wait for it.
+        started = {name: _start_searcher(name, node_ids[name]) for name in new_names}
+        with self._lock:
+            known = self._searchers | started
+            self._searchers = {name: known[name] for name in node_ids if name in known}
             searchers = self._searchers.values()
             starting = {searcher.starting: searcher for searcher in searchers if searcher.starting}
         ready, _ = ray.wait(list(starting), num_returns=len(starting), timeout=timeout_s)
