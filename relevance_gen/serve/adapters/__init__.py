@@ -8,10 +8,3 @@ such as `own.error` writes errors. If two adapters share a path, a field of the 
 Adapters depend neither on HTTP nor on how services work. A new adapter is a module in this package
 and rows in the table of routes.
 """
-
-from __future__ import annotations
-
-from typing import Any, TypeAlias
-
-Operation: TypeAlias = tuple[Any, Any]
-"""A task for a service, and the writer of the response: a function, or an object for a stream."""

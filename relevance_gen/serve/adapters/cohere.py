@@ -12,7 +12,7 @@ from attrs import field, frozen
 from relevance_gen import checks, fields, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.params import SearchParams
-from relevance_gen.serve.adapters import Operation
+from relevance_gen.serve.adapters.shared import Operation
 from relevance_gen.serve.services.search import SearchTask, every_chunk
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import Chunk, SearchResponse, SearchResult
@@ -94,10 +94,9 @@ class _RerankWriter:
     request: RerankRequest
     documents: Sequence[_RerankDocument]
     spans: RelevantSpans | None
-    n_results: int
 
     def response(self, response: SearchResponse) -> object:
-        ranking = every_chunk(response, len(self.documents))[: self.n_results]
+        ranking = every_chunk(response, len(self.documents))[: self.request.top_n]
         n_tokens = response.metadata.num_query_tokens + response.metadata.num_context_tokens
         return {
             "id": str(uuid.uuid4()),
@@ -132,10 +131,9 @@ def read_rerank(body: object) -> Operation:
         for index, document in enumerate(request.documents)
     ]
     spans = request.enabled_spans()
-    n_results = len(documents) if request.top_n is None else min(request.top_n, len(documents))
     params = SearchParams(
         request.query,
-        max(1, n_results),
+        request.top_n or max(1, len(documents)),
         true_order=False,
         rerank_top_n=None,
         spans=spans is not None,
@@ -147,7 +145,7 @@ def read_rerank(body: object) -> Operation:
         blank="skip",
         reranker=request.model,
     )
-    return task, _RerankWriter(request, documents, spans, n_results).response
+    return task, _RerankWriter(request, documents, spans).response
 
 
 def _document(document: object, path: str, rank_fields: Sequence[str]) -> _RerankDocument:

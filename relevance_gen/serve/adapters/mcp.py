@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError, TooLargeError, describe
-from relevance_gen.serve.adapters import Operation
+from relevance_gen.serve.adapters.shared import Operation
 from relevance_gen.serve.services.agents import Message
 from relevance_gen.serve.services.indexes.index_registry import IndexRef
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -19,16 +20,25 @@ from relevance_gen.generation.chat.conversation import (
     tools_of,
 )
 from relevance_gen.generation.queue.request import RequestContext
+from relevance_gen.serve.adapters.shared import (
+    Operation,
+    model_name,
+    new_generation,
+    parse_arguments,
+    refuse_fields,
+    schema_fields,
+    unsupported,
+)
 from relevance_gen.serve.services.embedding import EmbeddingTask, LongTexts
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask, Responses
 from relevance_gen.serve.services.model_details import ModelDetails
 from relevance_gen.serve.settings import DEFAULT_NAME
-from relevance_gen.types import Completion, ContentPart, GenerationRequest, GenerationResponse
+from relevance_gen.types import Completion, ContentPart, GenerationRequest
+from relevance_gen.wire import JsonObject
 
 VERSION: Final = "0.13.0"
 """The version of Ollama whose interface this is. Clients refuse versions that are too old."""
 
-_MAX_MODEL_NAME_CHARS = 1024
 _MESSAGE_FIELDS: Mapping[str, Mapping[str, str]] = {
     "system": {},
     "user": {},
@@ -36,7 +46,7 @@ _MESSAGE_FIELDS: Mapping[str, Mapping[str, str]] = {
     "tool": {"name": "name", "tool_name": "name", "tool_call_id": "tool_call_id"},
 }
 """Role to the further fields of its messages, with their names in chat templates."""
-_DEFAULT_OPTIONS: Mapping[str, object] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
+_DEFAULT_OPTIONS: JsonObject = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 """Ollama's default options, without its repetition penalty."""
 _OPTION_FIELDS = {
     "frequency_penalty": "frequency_penalty",
@@ -85,7 +95,6 @@ _QUANTIZATIONS = {
 }
 """``general.file_type`` in GGUF files to the name of the quantization."""
 
-_model_name = checks.short(_MAX_MODEL_NAME_CHARS)
 _effort = checks.Rule(
     "True, False, low, medium or high",
     lambda value: isinstance(value, bool) or value in ("low", "medium", "high"),
@@ -97,10 +106,16 @@ _duration = checks.Rule(
 
 
 @frozen(kw_only=True)
-class OllamaRequest:
+class OllamaShowRequest:
+    """The fields of ``POST /api/show``, as ``static/openapi.json`` describes them."""
+
+    model: str = field(default=DEFAULT_NAME, validator=model_name)
+
+
+@frozen(kw_only=True)
+class OllamaRequest(OllamaShowRequest):
     """The fields that chats and completions share, as ``static/openapi.json`` describes them."""
 
-    model: str = field(default=DEFAULT_NAME, validator=_model_name)
     stream: bool = fields.flag(default=True)
     format: Any = None
     options: Mapping[str, Any] | None = fields.optional(checks.an_object)
@@ -117,36 +132,24 @@ class OllamaRequest:
             InvalidRequestError: an option is wrong or not supported.
         """
         given = self.options or {}
-        non_null = {name: value for name, value in given.items() if value is not None}
-        options = {**_DEFAULT_OPTIONS, **non_null}
+        options = _DEFAULT_OPTIONS | {
+            name: value for name, value in given.items() if value is not None
+        }
         for name, accepted in _REFUSED_OPTIONS.items():
             if options.get(name, accepted[0]) not in accepted:
-                raise _unsupported(f"options.{name}")
-        fields: dict[str, Any] = {}
-        for name, field_name in _OPTION_FIELDS.items():
-            if name in options:
-                fields[field_name] = options[name]
-        max_tokens = checks.check_integer(
-            "options.num_predict",
-            options.get("num_predict", -1),
-            -2,
+                raise unsupported(f"options.{name}")
+        n_predict = options.get("num_predict", -1)
+        max_tokens = checks.check_integer("options.num_predict", n_predict, -2)
+        seed = checks.check_integer("options.seed", options.get("seed", -1), -(1 << 63))
+        fields = {name: options.get(option) for option, name in _OPTION_FIELDS.items()}
+        return new_generation(
+            text,
+            _FIELD_NAMES,
+            max_tokens=max_tokens if max_tokens > 0 else AS_MUCH_AS_FITS,
+            seed=seed if seed >= 0 else None,
+            json_schema=self._schema(),
+            **fields,
         )
-        seed = checks.check_integer(
-            "options.seed",
-            options.get("seed", -1),
-            -(1 << 63),
-        )
-        if seed >= 0:
-            fields["seed"] = seed
-        try:
-            return GenerationRequest(
-                text,
-                max_tokens=max_tokens if max_tokens > 0 else AS_MUCH_AS_FITS,
-                json_schema=self._schema(),
-                **fields,
-            )
-        except InvalidRequestError as error:
-            raise error.with_field_names(_FIELD_NAMES) from None
 
     def conversation(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = ()
@@ -157,16 +160,16 @@ class OllamaRequest:
             variables["enable_thinking"] = self.think is not False
         if isinstance(self.think, str):
             variables["reasoning_effort"] = self.think
-        definitions = tools_of([_typed_tool(tool) for tool in tools])
+        # Clients may omit the type of a tool.
+        definitions = tools_of(
+            [{"type": "function", **tool} if isinstance(tool, dict) else tool for tool in tools]
+        )
         return Conversation(
             messages,
             definitions,
             variables=variables,
             required=dict.fromkeys(variables, "think") if self.think else {},
-            schema_fields={
-                tool.name: f"tools[{index}].function.parameters"
-                for index, tool in enumerate(definitions)
-            },
+            schema_fields=schema_fields(definitions),
         )
 
     def _schema(self) -> Any:
@@ -179,31 +182,40 @@ class OllamaRequest:
                 return schema
         raise InvalidRequestError.must_be("format", '"json" or a JSON schema', self.format)
 
-    def task(
+    def operation(
         self,
         generation: GenerationRequest,
         text_field: str,
-        conversation: Conversation | None = None,
-    ) -> GenerationTask:
-        """Return the task that executes a generation request.
+        conversation: Conversation | None,
+        *,
+        has_prompt: bool,
+    ) -> Operation:
+        """Return the task that executes a generation request, and the writer of the response.
+
+        Without a prompt, the task loads the model.
 
         Args:
             generation: the generation request.
             text_field: the client's field that holds the prompt, for errors.
-            conversation: the conversation to render as the prompt; None if the request has a
-            prompt.
+            conversation: the conversation to render as the prompt; None if the generation request
+                has the prompt.
+            has_prompt: whether there is a prompt.
         """
-        return GenerationTask(
-            (generation,),
-            conversation=conversation,
-            context=RequestContext(use_model_eos=True),
-            names={**_FIELD_NAMES, "text": text_field},
-            model=self.model,
-        )
-
-    def load_task(self) -> GenerationTask:
-        """Return the task that loads the model."""
-        return GenerationTask((_LOAD,), context=RequestContext(count_only=True), model=self.model)
+        ended_by = None
+        if has_prompt:
+            task = GenerationTask(
+                (generation,),
+                conversation=conversation,
+                context=RequestContext(use_model_eos=True),
+                names={**_FIELD_NAMES, "text": text_field},
+                model=self.model,
+            )
+        else:
+            ended_by = "unload" if self.keep_alive in (0, "0", "0s", "0m") else "load"
+            context = RequestContext(count_only=True)
+            task = GenerationTask((_LOAD,), context=context, model=self.model)
+        lines = OllamaLines(self.model, is_chat=text_field == "messages", ended_by=ended_by)
+        return task, lines if self.stream else lines.full_response
 
 
 @frozen(kw_only=True)
@@ -230,7 +242,7 @@ class OllamaEmbedRequest:
     """The fields of ``POST /api/embed``, as ``static/openapi.json`` describes them."""
 
     input: Any
-    model: str = field(default=DEFAULT_NAME, validator=_model_name)
+    model: str = field(default=DEFAULT_NAME, validator=model_name)
     truncate: bool = fields.flag()
 
 
@@ -239,14 +251,7 @@ class OllamaPromptEmbedRequest:
     """The fields of ``POST /api/embeddings``, as ``static/openapi.json`` describes them."""
 
     prompt: str = field(validator=checks.string)
-    model: str = field(default=DEFAULT_NAME, validator=_model_name)
-
-
-@frozen(kw_only=True)
-class OllamaShowRequest:
-    """The fields of ``POST /api/show``, as ``static/openapi.json`` describes them."""
-
-    model: str = field(default=DEFAULT_NAME, validator=_model_name)
+    model: str = field(default=DEFAULT_NAME, validator=model_name)
 
 
 class OllamaLines:
@@ -286,8 +291,7 @@ class OllamaLines:
         content = self._content()
         if self._ended_by is None:
             completion = responses[0].responses[0]
-            reasoning = completion.reasoning if completion.parts else ""
-            content = self._content(completion.text, reasoning, _calls(completion))
+            content = self._content(completion.text, completion.reasoning, _calls(completion))
         return self._object({**content, **self._ending(responses)})
 
     def error(self, kind: str, message: str, field: str | None) -> bytes:
@@ -298,7 +302,7 @@ class OllamaLines:
         return wire.line(self._object({"done": False, **members}))
 
     def _object(self, members: Mapping[str, object]) -> dict[str, object]:
-        return {"model": self._model, "created_at": _now(), **members}
+        return {"model": self._model, "created_at": _timestamp(time.time()), **members}
 
     def _content(
         self, text: str = "", thinking: str = "", calls: Sequence[object] = ()
@@ -311,28 +315,25 @@ class OllamaLines:
         return {"message": {"role": "assistant", "content": text, **more}}
 
     def _ending(self, responses: Responses) -> dict[str, object]:
+        """Return the last fields: the reason of the end, token counts and durations.
+
+        ``done_reason`` is "length" or "stop". ``prompt_eval_count`` and ``eval_count`` are the
+        numbers of prompt tokens and of generated tokens. ``total_duration`` and ``eval_duration``
+        are both the duration of the whole request, in nanoseconds.
+        """
         if self._ended_by is not None:
             return {"done": True, "done_reason": self._ended_by}
         (response,) = responses
-        return {"done": True, **_statistics(response)}
-
-
-def _statistics(response: GenerationResponse) -> dict[str, object]:
-    """Return the last fields of a response: the reason of the end, token counts and durations.
-
-    ``done_reason`` is "length" or "stop". ``prompt_eval_count`` and ``eval_count`` are the numbers
-    of prompt tokens and of generated tokens. ``total_duration`` and ``eval_duration`` are both the
-    duration of the whole request, in nanoseconds.
-    """
-    (completion,) = response.responses
-    duration_ns = round((response.finished - response.created) * 1e9)
-    return {
-        "done_reason": "length" if completion.finish_reason == "length" else "stop",
-        "total_duration": duration_ns,
-        "prompt_eval_count": response.prompt_tokens,
-        "eval_count": completion.generated_tokens,
-        "eval_duration": duration_ns,
-    }
+        (completion,) = response.responses
+        duration_ns = round((response.finished - response.created) * 1e9)
+        return {
+            "done": True,
+            "done_reason": "length" if completion.finish_reason == "length" else "stop",
+            "total_duration": duration_ns,
+            "prompt_eval_count": response.prompt_tokens,
+            "eval_count": completion.generated_tokens,
+            "eval_duration": duration_ns,
+        }
 
 
 def _calls(completion: Completion) -> list[dict[str, object]]:
@@ -342,73 +343,41 @@ def _calls(completion: Completion) -> list[dict[str, object]]:
     """
     calls: list[dict[str, object]] = []
     for call in completion.tool_calls:
-        try:
-            arguments = wire.parse(call.text.encode(errors="replace"))
-        except InvalidRequestError:
-            continue
-        if isinstance(arguments, dict):
+        arguments = parse_arguments(call.text)
+        if arguments is not None:
             function = {"index": len(calls), "name": call.name, "arguments": arguments}
             calls.append({"id": call.id, "function": function})
     return calls
 
 
-def read_chat(
-    body: object,
-) -> tuple[GenerationTask, Callable[[Responses], object] | OllamaLines]:
-    """Check a ``POST /api/chat`` body; return its task and the writer of the response.
-
-    Without messages, the task loads the model.
-    """
-    _check_supported(body)
+def read_chat(body: object) -> Operation:
+    """Check a ``POST /api/chat`` body; return its task and the writer of the response."""
+    refuse_fields(body, _REFUSED_FIELDS)
     request = wire.structure(OllamaChatRequest, body, is_lenient=True)
     messages = _messages(request.messages)
-    lines = OllamaLines(request.model, is_chat=True, ended_by=_ended_by(request, bool(messages)))
     generation = request.generation()
     conversation = request.conversation(messages, request.tools)
-    task = request.load_task()
-    if messages:
-        task = request.task(generation, "messages", conversation)
-    return task, lines if request.stream else lines.full_response
+    return request.operation(generation, "messages", conversation, has_prompt=bool(messages))
 
 
-def read_generate(
-    body: object,
-) -> tuple[GenerationTask, Callable[[Responses], object] | OllamaLines]:
-    """Check a ``POST /api/generate`` body; return its task and the writer of the response.
-
-    Without a prompt, the task loads the model.
-    """
-    _check_supported(body)
+def read_generate(body: object) -> Operation:
+    """Check a ``POST /api/generate`` body; return its task and the writer of the response."""
+    refuse_fields(body, _REFUSED_FIELDS)
     request = wire.structure(OllamaGenerateRequest, body, is_lenient=True)
-    ended_by = _ended_by(request, bool(request.prompt))
-    lines = OllamaLines(request.model, is_chat=False, ended_by=ended_by)
     generation = request.generation(request.prompt if request.raw else "")
-    if not request.prompt:
-        task = request.load_task()
-    elif request.raw:
-        task = request.task(generation, "prompt")
-    else:
+    conversation = None
+    if not request.raw:
         turns = {"system": request.system, "user": request.prompt}
         messages = [{"role": role, "content": text} for role, text in turns.items() if text]
-        task = request.task(generation, "prompt", request.conversation(messages))
-    return task, lines if request.stream else lines.full_response
+        conversation = request.conversation(messages)
+    return request.operation(generation, "prompt", conversation, has_prompt=bool(request.prompt))
 
 
-def _ended_by(request: OllamaRequest, has_prompt: bool) -> str | None:
-    """Return "load" or "unload" for a request without a prompt; None for a request with a prompt.
-
-    It is "unload" if ``keep_alive`` is zero.
-    """
-    if has_prompt:
-        return None
-    return "unload" if request.keep_alive in (0, "0", "0s", "0m") else "load"
-
-
-def read_embed(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
+def read_embed(body: object) -> Operation:
     """Check a ``POST /api/embed`` body; return its task and the writer of the response."""
     request = wire.structure(OllamaEmbedRequest, body, is_lenient=True)
     if isinstance(body, dict) and body.get("dimensions"):
-        raise _unsupported("dimensions")
+        raise unsupported("dimensions")
     texts = [request.input] if isinstance(request.input, str) else request.input
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise InvalidRequestError.must_be("input", "a string or a list of strings", request.input)
@@ -426,7 +395,7 @@ def read_embed(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], obje
     ), write_body
 
 
-def read_prompt_embed(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings], object]]:
+def read_prompt_embed(body: object) -> Operation:
     """Check a ``POST /api/embeddings`` body; return its task and the writer of the response.
 
     This is Ollama's old API, for one text.
@@ -436,7 +405,7 @@ def read_prompt_embed(body: object) -> tuple[EmbeddingTask, Callable[[Embeddings
     return task, lambda embeddings: {"embedding": embeddings.vectors[0].tolist()}
 
 
-def read_show(body: object) -> tuple[str, Callable[[ModelDetails], object]]:
+def read_show(body: object) -> Operation:
     """Check a ``POST /api/show`` body; return the model's name and the writer of the response.
 
     Older clients send the model's name in the field ``name``.
@@ -462,7 +431,7 @@ def _show(model: ModelDetails) -> object:
         "parameters": "",
         "template": template,
         "license": metadata.get("general.license", ""),
-        "modified_at": _timestamp(model),
+        "modified_at": _timestamp(model.modified_ns / 1e9),
         "details": _details(model),
         "model_info": metadata,
         "capabilities": capabilities,
@@ -499,7 +468,7 @@ def _list_entry(model: ModelDetails) -> dict[str, object]:
     return {
         "name": model.name,
         "model": model.name,
-        "modified_at": _timestamp(model),
+        "modified_at": _timestamp(model.modified_ns / 1e9),
         "size": model.n_bytes,
         "digest": hashlib.sha256(identity.encode()).hexdigest(),
         "details": _details(model),
@@ -518,32 +487,8 @@ def _details(model: ModelDetails) -> dict[str, object]:
     }
 
 
-def _timestamp(model: ModelDetails) -> str:
-    modified = datetime.fromtimestamp(model.modified_ns / 1e9, UTC)
-    return modified.isoformat().replace("+00:00", "Z")
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
-
-
-def _check_supported(body: object) -> None:
-    """Raise `InvalidRequestError` if the body has one of the unsupported `_REFUSED_FIELDS`.
-
-    These would change the response. A field that is false or empty is allowed.
-    """
-    for name in _REFUSED_FIELDS:
-        if isinstance(body, dict) and body.get(name):
-            raise _unsupported(name)
-
-
-def _unsupported(name: str) -> InvalidRequestError:
-    return InvalidRequestError("is not supported by this server", name, remedy="leave it out")
-
-
-def _typed_tool(tool: Any) -> Any:
-    """Return a tool with its type, which clients may omit."""
-    return {"type": "function", **tool} if isinstance(tool, dict) else tool
+def _timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _messages(values: Sequence[Any]) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ import attrs
 from relevance_gen import types, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.params import DEFAULT_NUM_CANDIDATES, SearchParams
-from relevance_gen.serve.adapters import Operation
 from relevance_gen.serve.adapters.request_bodies import (
     CitationRequest,
     CompressionRequest,
@@ -19,6 +18,7 @@ from relevance_gen.serve.adapters.request_bodies import (
     PromptRequest,
     SearchRequest,
 )
+from relevance_gen.serve.adapters.shared import Operation
 from relevance_gen.serve.services.extraction import ExtractionTask
 from relevance_gen.serve.services.generation import GenerationTask, Responses
 from relevance_gen.serve.services.indexes.index_registry import IndexRef

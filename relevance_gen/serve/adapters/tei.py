@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from relevance_gen import checks, fields, wire
 from relevance_gen.retrieval.params import SearchParams
-from relevance_gen.serve.adapters import Operation
+from relevance_gen.serve.adapters.shared import Operation
 from relevance_gen.serve.services.search import SearchTask, every_chunk
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import SearchResponse
@@ -46,13 +46,13 @@ def read_rerank(body: object) -> Operation:
     texts = request.texts
     for index, text in enumerate(texts):
         checks.string.check(f"texts[{index}]", text)
-    n_results = len(texts) if request.top_n is None else min(request.top_n, len(texts))
-    params = SearchParams(request.query, max(1, n_results), true_order=False, rerank_top_n=None)
+    top_n = request.top_n or max(1, len(texts))
+    params = SearchParams(request.query, top_n, true_order=False, rerank_top_n=None)
     task = SearchTask(params, texts, path="texts", blank="skip", reranker=request.model)
 
     def write_body(response: SearchResponse) -> object:
         rows = []
-        for index, result in every_chunk(response, len(texts))[:n_results]:
+        for index, result in every_chunk(response, len(texts))[:top_n]:
             row: JsonObject = {
                 "index": index,
                 "score": result.chunk_score if result else 0.0,

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from attrs import evolve
 
 from relevance_gen import wire
-from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.adapters.anthropic.citations import (
     BlockDelta,
     CitedText,
     MessageDocumentCiter,
 )
+from relevance_gen.serve.adapters.shared import parse_arguments
 from relevance_gen.serve.services.generation import Responses
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
 from relevance_gen.wire import JsonObject
@@ -221,17 +221,8 @@ def _block(part: ContentPart) -> JsonObject:
         case "reasoning":
             return {"type": "thinking", "thinking": part.text, "signature": ""}
         case "tool_call":
-            arguments = _parse_arguments(part.text)
+            arguments = parse_arguments(part.text) or {}
             return {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
-
-
-def _parse_arguments(arguments: str) -> object:
-    """Return the arguments of a tool call as an object; empty if they are truncated or invalid."""
-    try:
-        value = wire.parse(arguments.encode(errors="replace"))
-    except InvalidRequestError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _usage(response: GenerationResponse) -> dict[str, int]:

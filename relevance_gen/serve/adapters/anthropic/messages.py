@@ -24,15 +24,14 @@ from relevance_gen.generation.chat.conversation import (
     turn_of,
 )
 from relevance_gen.generation.queue.request import RequestContext
-from relevance_gen.serve.adapters import Operation
 from relevance_gen.serve.adapters.anthropic.blocks import THREAD, BlockEvents
 from relevance_gen.serve.adapters.anthropic.citations import TEXT_FIELDS, citer_of
+from relevance_gen.serve.adapters.shared import Operation, model_name, new_generation, refuse_fields
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import GenerationRequest
 from relevance_gen.wire import JsonObject
 
-_MAX_MODEL_NAME_CHARS = 1024
 _FIELD_NAMES = {
     "text": "prompt",
     "stop": "stop_sequences",
@@ -72,7 +71,7 @@ class MessagesRequest:
     """The fields of a request, as ``static/openapi.json`` describes them."""
 
     messages: Sequence[Any] = field(validator=checks.list_of("message", 1, MAX_MESSAGES))
-    model: str = field(default=DEFAULT_NAME, validator=checks.short(_MAX_MODEL_NAME_CHARS))
+    model: str = field(default=DEFAULT_NAME, validator=model_name)
     max_tokens: int = fields.integer(1, default=AS_MUCH_AS_FITS)
     system: Any = None
     temperature: float | None = None
@@ -95,7 +94,7 @@ class MessagesRequest:
         definitions = {
             f"tools[{index}]": _tool(tool, f"tools[{index}]")
             for index, tool in enumerate(self.tools)
-            if not _is_hosted(tool)
+            if not (isinstance(tool, dict) and _HOSTED_TOOLS.fullmatch(str(tool.get("type"))))
         }
         tools = tools_of([*definitions.values()])
         choice = ToolChoice() if self.tool_choice is None else _choice(self.tool_choice, tools)
@@ -124,22 +123,16 @@ class MessagesRequest:
 
     def generation(self) -> GenerationRequest:
         """Return the generation request; its prompt is rendered from the conversation later."""
-        fields = {
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "json_schema": self._schema(),
-        }
-        fields = {name: value for name, value in fields.items() if value is not None}
-        try:
-            return GenerationRequest(
-                "",
-                max_tokens=self.max_tokens,
-                top_k=self.top_k,
-                stop=self.stop_sequences,
-                **fields,  # type: ignore[arg-type]
-            )
-        except InvalidRequestError as error:
-            raise error.with_field_names(_FIELD_NAMES) from None
+        return new_generation(
+            "",
+            _FIELD_NAMES,
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            stop=self.stop_sequences,
+            json_schema=self._schema(),
+        )
 
     def _schema(self) -> JsonObject | None:
         """Return the JSON schema of the output, if any."""
@@ -155,11 +148,7 @@ class MessagesRequest:
 
 def read(body: object) -> Operation:
     """Check a ``POST /v1/messages`` body; return its task and the writer of the response."""
-    for name in _REFUSED:
-        if isinstance(body, dict) and body.get(name):
-            raise InvalidRequestError(
-                "is not supported by this server", name, remedy="leave it out"
-            )
+    refuse_fields(body, _REFUSED)
     request = wire.structure(MessagesRequest, body, is_lenient=True)
     generation = request.generation()
     conversation = request.conversation()
@@ -310,11 +299,6 @@ def _document(kind: str, source: Mapping[Any, Any], fields: Mapping[Any, Any], p
         if fields.get(name):
             texts += texts_of(fields[name], f"{path}.{name}", TEXT_FIELDS)
     return "\n".join([*texts, *content])
-
-
-def _is_hosted(tool: object) -> bool:
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    return isinstance(kind, str) and _HOSTED_TOOLS.fullmatch(kind) is not None
 
 
 def _tool(tool: object, path: str) -> ToolDefinition:

@@ -20,19 +20,17 @@ from relevance_gen.generation.chat.conversation import (
     tools_of,
 )
 from relevance_gen.generation.queue.request import RequestContext
-from relevance_gen.serve.adapters import Operation
 from relevance_gen.serve.adapters.openai import requests
+from relevance_gen.serve.adapters.openai.choices import ChoiceEvents, chat_logprobs
 from relevance_gen.serve.adapters.openai.citations import ChatDocumentCiter
-from relevance_gen.serve.adapters.openai.events import CompletionEvents
 from relevance_gen.serve.adapters.openai.requests import (
     EMPTY,
     NEVER,
     SamplingRequest,
     read_as,
-    unsupported,
 )
-from relevance_gen.serve.adapters.openai.tokens import chat_logprobs, ending, full_response
-from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask, Responses
+from relevance_gen.serve.adapters.shared import Operation, schema_fields, unsupported
+from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
 from relevance_gen.wire import JsonObject
 
@@ -92,22 +90,6 @@ class ChatRequest(SamplingRequest):
     tool_choice: Any = "auto"
     parallel_tool_calls: bool = fields.flag(default=True)
 
-    @property
-    def max_new_tokens(self) -> int:
-        """The maximum number of tokens to generate for each sample.
-
-        If the request has no maximum, it is `AS_MUCH_AS_FITS`.
-        """
-        return self.max_completion_tokens or self.max_tokens or AS_MUCH_AS_FITS
-
-    @property
-    def n_alternatives(self) -> int | None:
-        """For how many of the most likely tokens at each position log probabilities are returned.
-
-        None if no log probabilities are requested.
-        """
-        return (self.top_logprobs or 0) if self.logprobs else None
-
     def conversation(self) -> Conversation:
         """Return the messages, the tools and the variables of the chat template."""
         messages = [
@@ -139,9 +121,7 @@ class ChatRequest(SamplingRequest):
             variables=variables,
             required=required,
             continues=self.continue_final_message,
-            schema_fields={
-                tool.name: f"tools[{index}].function.parameters" for index, tool in enumerate(tools)
-            },
+            schema_fields=schema_fields(tools),
         )
 
 
@@ -151,7 +131,9 @@ def read(body: object) -> Operation:
     names = _FIELD_NAMES | request.schema_names
     if request.top_logprobs and not request.logprobs:
         raise InvalidRequestError("needs logprobs to be True", "top_logprobs")
-    generation = request.generation("", request.max_new_tokens, request.n_alternatives, names)
+    max_tokens = request.max_completion_tokens or request.max_tokens or AS_MUCH_AS_FITS
+    top_logprobs = (request.top_logprobs or 0) if request.logprobs else None
+    generation = request.generation("", max_tokens, top_logprobs, names)
     citer = None
     if generation.json_schema is None:
         citer = ChatDocumentCiter.of(request.documents or ())
@@ -165,8 +147,8 @@ def read(body: object) -> Operation:
         model=request.model,
         citer=citer,
     )
-    writer = _ChatWriter(request.model, citer)
-    return task, writer.events(request) if request.stream else writer.response
+    events = _ChatEvents(request, citer)
+    return task, events if request.stream else events.full_response
 
 
 def error(kind: str, message: str, field: str | None) -> JsonObject:
@@ -225,50 +207,29 @@ def _call(part: ContentPart) -> JsonObject:
     return {"id": part.id, "type": "function", "function": function}
 
 
-class _ChatWriter:
-    """Writes the response to a chat request, as one object or as events."""
+class _ChatEvents(ChoiceEvents):
+    """The events of one stream, or the response as one object."""
 
-    def __init__(self, model: str, citer: ChatDocumentCiter | None) -> None:
-        self._identity = {"id": f"chatcmpl-{uuid.uuid4().hex}", "model": model}
+    def __init__(self, request: ChatRequest, citer: ChatDocumentCiter | None) -> None:
+        identity = {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "model": request.model,
+            "object": "chat.completion.chunk" if request.stream else "chat.completion",
+        }
+        super().__init__(identity, request, request.n)
         self._citer = citer
         self._call_indexes: dict[int, dict[int, int]] = defaultdict(dict)
         """Sample to the number of each tool call from 0, by the index of its part in the turn."""
 
-    def response(self, responses: Responses) -> object:
-        """Return the response as one object."""
-        (response,) = responses
-        choices = [
-            {
-                "index": sample,
-                "message": _turn(completion) | self._citations(completion),
-                **self._ending(completion, response),
-            }
-            for sample, completion in enumerate(response.responses)
-        ]
-        return full_response({**self._identity, "object": "chat.completion"}, choices, responses)
-
-    def events(self, request: ChatRequest) -> CompletionEvents:
-        """Return the object that returns the events of a streamed response, piece by piece."""
-        return CompletionEvents(
-            {**self._identity, "object": "chat.completion.chunk"},
-            request,
-            request.n,
-            first=self._first_chunk,
-            piece=self._chunk,
-            last=self._last_chunk,
-            write_error=error,
-        )
-
-    def _first_chunk(self, _sample: int, piece: ContentPart | None) -> JsonObject:
+    def _first(self, _sample: int, piece: ContentPart | None) -> JsonObject:
         """Return the choice of a sample's first chunk, which only has the role and empty content.
 
-        The content is null if the first piece of the turn is a tool call, and "" otherwise. `piece`
-        is None if the sample has no piece.
+        The content is null if the first piece of the turn is a tool call, and "" otherwise.
         """
         content = None if piece is not None and piece.kind == "tool_call" else ""
         return {"delta": {"role": "assistant", "content": content}}
 
-    def _chunk(self, sample: int, piece: ContentPart) -> JsonObject:
+    def _piece(self, sample: int, piece: ContentPart) -> JsonObject:
         if piece.kind == "text":
             return {"delta": {"content": piece.text}}
         if piece.kind == "reasoning":
@@ -280,13 +241,16 @@ class _ChatWriter:
             call = _call(piece)
         return {"delta": {"tool_calls": [{"index": indexes[piece.index], **call}]}}
 
-    def _last_chunk(self, completion: Completion, response: GenerationResponse) -> JsonObject:
-        return {"delta": self._citations(completion), **self._ending(completion, response)}
+    def _last(self, completion: Completion) -> JsonObject:
+        return {"delta": self._citations(completion)}
+
+    def _choice(self, completion: Completion, _response: GenerationResponse) -> JsonObject:
+        return {"message": _turn(completion) | self._citations(completion)}
+
+    def _logprobs(self, completion: Completion, response: GenerationResponse) -> JsonObject | None:
+        return chat_logprobs(completion, response)
 
     def _citations(self, completion: Completion) -> JsonObject:
         if self._citer is None:
             return {}
         return {"citations": self._citer.citations(completion.text)}
-
-    def _ending(self, completion: Completion, response: GenerationResponse) -> JsonObject:
-        return ending(completion, chat_logprobs(completion, response))

@@ -17,12 +17,11 @@ from relevance_gen.generation.queue.request import (
     MAX_STOP_CHARACTERS,
     RequestContext,
 )
-from relevance_gen.serve.adapters import Operation
 from relevance_gen.serve.adapters.openai import requests
-from relevance_gen.serve.adapters.openai.events import CompletionEvents
+from relevance_gen.serve.adapters.openai.choices import ChoiceEvents, completion_logprobs
 from relevance_gen.serve.adapters.openai.requests import EMPTY, SamplingRequest, read_as
-from relevance_gen.serve.adapters.openai.tokens import completion_logprobs, ending, full_response
-from relevance_gen.serve.services.generation import GenerationTask, Responses
+from relevance_gen.serve.adapters.shared import Operation
+from relevance_gen.serve.services.generation import GenerationTask
 from relevance_gen.types import MAX_SAMPLES, Completion, GenerationRequest, GenerationResponse
 from relevance_gen.wire import JsonObject
 
@@ -82,8 +81,8 @@ def read(body: object) -> Operation:
         echoes=request.echo,
         model=request.model,
     )
-    writer = _CompletionWriter(request)
-    return task, writer.events(prompts) if request.stream else writer.response
+    events = _CompletionEvents(request, prompts)
+    return task, events if request.stream else events.full_response
 
 
 def _prompts(request: CompletionRequest) -> list[Any]:
@@ -173,52 +172,37 @@ def _prompt_text(response: GenerationResponse) -> str:
     return b"".join(pieces).decode(errors="replace")
 
 
-class _CompletionWriter:
-    """Writes the response to a completion request, as one object or as events."""
+class _CompletionEvents(ChoiceEvents):
+    """The events of one stream, or the response as one object.
 
-    def __init__(self, request: CompletionRequest) -> None:
-        self._request = request
-        self._identity = {
+    If the request has ``echo``, its `prompts` are sent before their samples.
+    """
+
+    def __init__(self, request: CompletionRequest, prompts: Sequence[Any]) -> None:
+        identity = {
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",
             "model": request.model,
         }
+        super().__init__(identity, request, len(prompts) * request.n)
+        self._request = request
+        self._prompts = prompts
 
-    def response(self, responses: Responses) -> object:
-        """Return the response as one object."""
-        choices: list[JsonObject] = []
-        for response in responses:
-            echoed = _prompt_text(response) if self._request.echo else ""
-            for completion in response.responses:
-                ending = self._ending(completion, response)
-                choices.append({"index": len(choices), "text": echoed + completion.text, **ending})
-        return full_response(self._identity, choices, responses)
+    def _first(self, sample: int, _piece: object) -> JsonObject | None:
+        prompt = self._prompts[sample // self._request.n]
+        return {"text": prompt} if self._request.echo else None
 
-    def events(self, prompts: Sequence[Any]) -> CompletionEvents:
-        """Return the object that returns the events of a streamed response, piece by piece.
+    def _piece(self, _sample: int, piece: str) -> JsonObject:
+        return {"text": piece}
 
-        `prompts` are the prompts of the request, which are sent first if the request has ``echo``.
-        """
-        request = self._request
+    def _last(self, _completion: Completion) -> JsonObject:
+        return {"text": ""}
 
-        def first_chunk(sample: int, _piece: object) -> JsonObject | None:
-            return {"text": prompts[sample // request.n]} if request.echo else None
+    def _choice(self, completion: Completion, response: GenerationResponse) -> JsonObject:
+        prompt = _prompt_text(response) if self._request.echo else ""
+        return {"text": prompt + completion.text}
 
-        return CompletionEvents(
-            self._identity,
-            request,
-            len(prompts) * request.n,
-            first=first_chunk,
-            piece=lambda _, text: {"text": text},
-            last=self._last_chunk,
-        )
-
-    def _last_chunk(self, completion: Completion, response: GenerationResponse) -> JsonObject:
-        return {"text": "", **self._ending(completion, response)}
-
-    def _ending(self, completion: Completion, response: GenerationResponse) -> JsonObject:
-        logprobs = None
-        if response.token_texts is not None and self._request.logprobs is not None:
-            prompt_logprobs = response.prompt_logprobs or ()
-            logprobs = completion_logprobs(completion, response.token_texts, prompt_logprobs)
-        return ending(completion, logprobs)
+    def _logprobs(self, completion: Completion, response: GenerationResponse) -> JsonObject | None:
+        if response.token_texts is None or self._request.logprobs is None:
+            return None
+        return completion_logprobs(completion, response.token_texts, response.prompt_logprobs or ())

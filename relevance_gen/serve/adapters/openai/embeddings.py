@@ -10,8 +10,8 @@ from attrs import field, frozen
 from relevance_gen import checks, fields
 from relevance_gen.embedding.encoder import Embeddings, Kind, Vectors
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.serve.adapters import Operation
-from relevance_gen.serve.adapters.openai.requests import NEVER, model_name, read_as
+from relevance_gen.serve.adapters.openai.requests import NEVER, read_as
+from relevance_gen.serve.adapters.shared import Operation, model_name
 from relevance_gen.serve.services.embedding import EmbeddingTask, LongTexts
 from relevance_gen.serve.settings import DEFAULT_NAME
 

@@ -10,12 +10,10 @@ from attrs import field, frozen
 
 from relevance_gen import checks, fields, wire
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.serve.adapters.shared import model_name, new_generation, unsupported
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import MAX_SAMPLES, MAX_TOP_LOGPROBS, GenerationRequest
 from relevance_gen.wire import JsonObject
-
-_MAX_MODEL_NAME_CHARS = 1024
-"""Every chunk of a stream repeats the model's name."""
 
 ALIASES: Mapping[str, str] = {
     "guided_choice": "choice",
@@ -83,7 +81,6 @@ CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 
 T = TypeVar("T")
 
-model_name = checks.short(_MAX_MODEL_NAME_CHARS)
 top_logprobs = checks.integer(0, MAX_TOP_LOGPROBS)
 
 
@@ -102,6 +99,10 @@ class StreamOptions:
     include_usage: bool = fields.flag()
 
 
+def _check_stream_options(_request: object, _attribute: object, options: object) -> None:
+    wire.structure(StreamOptions, options, path="stream_options", is_lenient=True)
+
+
 @frozen(kw_only=True)
 class SamplingRequest:
     """The common fields of requests, as ``static/openapi.json`` describes them.
@@ -114,7 +115,7 @@ class SamplingRequest:
     n: int = fields.integer(1, MAX_SAMPLES, default=1)
     stop: Any = None
     stream: bool = fields.flag()
-    stream_options: JsonObject | None = fields.optional(checks.an_object)
+    stream_options: JsonObject | None = fields.optional(_check_stream_options)
     seed: int | None = fields.optional(checks.integer(-_SEED_RANGE, _SEED_RANGE - 1))
     temperature: float | None = _forwarded()
     top_p: float | None = _forwarded()
@@ -134,17 +135,6 @@ class SamplingRequest:
     choice: Any = None
     response_format: JsonObject | None = fields.optional(checks.an_object)
     ignore_eos: bool = fields.flag()
-
-    @property
-    def includes_usage(self) -> bool:
-        """Whether the last chunk of a stream reports the number of tokens."""
-        return self._stream_options().include_usage
-
-    def _stream_options(self) -> StreamOptions:
-        """Return the options of a stream; raise an `InvalidRequestError` if they are invalid."""
-        return wire.structure(
-            StreamOptions, self.stream_options or {}, path="stream_options", is_lenient=True
-        )
 
     @property
     def schema_names(self) -> dict[str, str]:
@@ -169,27 +159,18 @@ class SamplingRequest:
         Raises:
             InvalidRequestError: a field is wrong.
         """
-        self._stream_options()  # an invalid option is an error also if there is no stream
         forwarded = [
             attribute.name
             for attribute in attrs.fields(type(self))
             if attribute.metadata.get("forwarded")
         ]
-        fields: JsonObject = {}
-        for name in (*forwarded, "stop", "eos_token_ids"):
-            value = getattr(self, name)
-            if value is not None:
-                fields[name] = value
+        fields = {name: getattr(self, name) for name in (*forwarded, "stop", "eos_token_ids")}
         if self.seed is not None:
             fields["seed"] = self.seed % (1 << 64)
         if top_logprobs is not None:
             fields |= {"logprobs": True, "return_tokens": True, "top_logprobs": top_logprobs}
         fields |= {"max_tokens": max_tokens, "num_samples": self.n, "top_k": max(0, self.top_k)}
-        fields |= self._constraint()
-        try:
-            return GenerationRequest(text, **fields)
-        except InvalidRequestError as error:
-            raise error.with_field_names(names) from None
+        return new_generation(text, names, **fields, **self._constraint())
 
     def _constraint(self) -> JsonObject:
         """Return the constraint of the output as a field of `GenerationRequest` and its value.
@@ -278,8 +259,3 @@ def _is_among(value: object, neutral_values: Sequence[object]) -> bool:
     return any(
         value == neutral and is_flag == isinstance(neutral, bool) for neutral in neutral_values
     )
-
-
-def unsupported(name: str, *, remedy: str = "leave it out") -> InvalidRequestError:
-    """Return the error for a field that this server does not support."""
-    return InvalidRequestError("is not supported by this server", name, remedy=remedy)

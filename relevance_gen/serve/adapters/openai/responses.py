@@ -20,7 +20,6 @@ from relevance_gen.generation.chat.conversation import (
     turn_of,
 )
 from relevance_gen.generation.queue.request import RequestContext
-from relevance_gen.serve.adapters import Operation
 from relevance_gen.serve.adapters.openai.items import ItemEvents, decode_reasoning
 from relevance_gen.serve.adapters.openai.requests import (
     EMPTY,
@@ -36,6 +35,7 @@ from relevance_gen.serve.adapters.openai.tools import (
     client_tools,
     function_name,
 )
+from relevance_gen.serve.adapters.shared import Operation
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask
 from relevance_gen.wire import JsonObject
 

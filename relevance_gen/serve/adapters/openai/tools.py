@@ -8,9 +8,9 @@ from typing import Any
 
 from attrs import frozen
 
-from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import ToolDefinition, tool_of
+from relevance_gen.serve.adapters.shared import parse_arguments
 from relevance_gen.wire import JsonObject
 
 CUSTOM_ARGUMENT = "input"
@@ -118,11 +118,7 @@ def custom_input(arguments: str) -> str:
 
     `arguments` that are truncated or invalid are returned as they are.
     """
-    try:
-        value = wire.parse(arguments.encode(errors="replace"))
-    except InvalidRequestError:
-        return arguments
-    match value:
+    match parse_arguments(arguments):
         case {"input": str(text)}:
             return text
     return arguments

@@ -1,13 +1,18 @@
-"""Log probabilities, finish reasons and token counts, as OpenAI's clients read them."""
+"""Choices of completions and chats, with log probabilities and token counts."""
 
 from __future__ import annotations
 
 import codecs
 import itertools
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from attrs import frozen
 
+from relevance_gen import wire
+from relevance_gen.serve.adapters.openai.requests import SamplingRequest, error
 from relevance_gen.serve.services.generation import Responses
 from relevance_gen.types import Completion, GenerationResponse, TokenLogprob, TokenTexts
 from relevance_gen.wire import JsonObject
@@ -15,16 +20,109 @@ from relevance_gen.wire import JsonObject
 _FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length", "tool_calls": "tool_calls"}
 
 
-@frozen
-class _ScoredToken:
-    """A token with its log probability and the most likely tokens at its position, if known."""
+class ChoiceEvents(ABC):
+    """The events of one stream, terminated by ``[DONE]``, or the whole response as one object.
 
-    token: int
-    logprob: float | None
-    alternatives: Sequence[TokenLogprob] | None
+    Subclasses write the choices: one for each sample of each prompt.
+
+    Args:
+        identity: the fields of the response and of every chunk: its id, object and model.
+        request: the request.
+        n_samples: number of samples of all prompts.
+    """
+
+    stream_format = wire.EVENT_STREAM
+
+    def __init__(self, identity: JsonObject, request: SamplingRequest, n_samples: int) -> None:
+        self._identity = identity
+        self._created = int(time.time())
+        self._includes_usage = (request.stream_options or {}).get("include_usage")
+        self._not_started = set(range(n_samples))
+
+    @abstractmethod
+    def _first(self, sample: int, piece: Any) -> JsonObject | None:
+        """Return the choice of a chunk that is sent before the first piece of a sample.
+
+        None sends no such chunk. `piece` is None if the sample has no piece.
+        """
+
+    @abstractmethod
+    def _piece(self, sample: int, piece: Any) -> JsonObject:
+        """Return the choice of the chunk of a piece, of a text or of a turn."""
+
+    @abstractmethod
+    def _last(self, completion: Completion) -> JsonObject:
+        """Return the choice of the last chunk of a sample, without its `_ending`."""
+
+    @abstractmethod
+    def _choice(self, completion: Completion, response: GenerationResponse) -> JsonObject:
+        """Return the choice of a sample in the response as one object, without its `_ending`."""
+
+    @abstractmethod
+    def _logprobs(self, completion: Completion, response: GenerationResponse) -> JsonObject | None:
+        """Return the log probabilities of a sample; None if they were not requested."""
+
+    def _ending(self, completion: Completion, response: GenerationResponse) -> JsonObject:
+        logprobs = self._logprobs(completion, response)
+        finish_reason = _FINISH_REASONS[completion.finish_reason]
+        return {"logprobs": logprobs, "finish_reason": finish_reason}
+
+    def full_response(self, responses: Responses) -> JsonObject:
+        """Return the response with all choices as one object."""
+        choices: list[JsonObject] = []
+        for completion, response in _samples(responses):
+            choice = self._choice(completion, response)
+            ending = self._ending(completion, response)
+            choices.append({"index": len(choices), **choice, **ending})
+        created = int(responses[0].created)
+        return {
+            **self._identity,
+            "created": created,
+            "choices": choices,
+            "usage": _usage(responses),
+        }
+
+    def text(self, sample: int, piece: Any) -> bytes:
+        """Return the event of a piece, after the sample's first chunk if that was not sent."""
+        return self._start(sample, piece) + self._event(sample, self._piece(sample, piece))
+
+    def end(self, responses: Responses) -> bytes:
+        """Return the events that end a stream: the last chunk of each sample, and the usage."""
+        events = []
+        for sample, (completion, response) in enumerate(_samples(responses)):
+            events.append(self._start(sample, None))
+            ending = self._ending(completion, response)
+            events.append(self._event(sample, {**self._last(completion), **ending}))
+        if self._includes_usage:
+            events.append(self._chunk([], usage=_usage(responses)))
+        return b"".join([*events, b"data: [DONE]\n\n"])
+
+    def error(self, kind: str, message: str, field: str | None) -> bytes:
+        """Return the event that ends a stream that failed."""
+        return wire.event(error(kind, message, field))
+
+    def _start(self, sample: int, piece: Any) -> bytes:
+        if sample not in self._not_started:
+            return b""
+        self._not_started.remove(sample)
+        choice = self._first(sample, piece)
+        return b"" if choice is None else self._event(sample, choice)
+
+    def _event(self, sample: int, choice: JsonObject) -> bytes:
+        return self._chunk([{"index": sample, "logprobs": None, "finish_reason": None, **choice}])
+
+    def _chunk(self, choices: list[JsonObject], **fields: object) -> bytes:
+        chunk = {**self._identity, "created": self._created, "choices": choices, **fields}
+        return wire.event(chunk)
 
 
-def usage(responses: Responses) -> JsonObject:
+def _samples(responses: Responses) -> Iterator[tuple[Completion, GenerationResponse]]:
+    for response in responses:
+        for completion in response.responses:
+            yield completion, response
+
+
+def _usage(responses: Responses) -> JsonObject:
     """Return the number of tokens of all prompts and samples.
 
     The keys are ``prompt_tokens``, ``completion_tokens`` and their sum, ``total_tokens``. For the
@@ -32,7 +130,7 @@ def usage(responses: Responses) -> JsonObject:
     tokens that were reused, and ``reasoning_tokens`` in ``completion_tokens_details`` the number of
     generated tokens of the reasoning.
     """
-    samples = [sample for response in responses for sample in response.responses]
+    samples = [sample for sample, _ in _samples(responses)]
     n_prompt = sum(response.prompt_tokens for response in responses)
     n_generated = sum(sample.generated_tokens for sample in samples)
     counts: JsonObject = {
@@ -50,17 +148,13 @@ def usage(responses: Responses) -> JsonObject:
     return counts
 
 
-def full_response(
-    identity: JsonObject, choices: list[JsonObject], responses: Responses
-) -> JsonObject:
-    """Return the response with all choices as one object."""
-    created = int(responses[0].created)
-    return {**identity, "created": created, "choices": choices, "usage": usage(responses)}
+@frozen
+class _ScoredToken:
+    """A token with its log probability and the most likely tokens at its position, if known."""
 
-
-def ending(completion: Completion, logprobs: JsonObject | None) -> JsonObject:
-    """Return the fields ``finish_reason`` and ``logprobs`` of the choice of an ended sample."""
-    return {"logprobs": logprobs, "finish_reason": _FINISH_REASONS[completion.finish_reason]}
+    token: int
+    logprob: float | None
+    alternatives: Sequence[TokenLogprob] | None
 
 
 def chat_logprobs(completion: Completion, response: GenerationResponse) -> JsonObject | None:
