@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import importlib.util
 import itertools
@@ -14,7 +13,7 @@ from pathlib import PurePath
 from types import FrameType
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from relevance_gen.documents import delimited
 from relevance_gen.documents.charset import decode
@@ -121,7 +120,10 @@ def format_of(name: str, content: bytes) -> Format | None:
     if content[:_PROBED_BYTES].lstrip(b"\xef\xbb\xbf\0 \t\r\n").startswith(b"%PDF-"):
         return "PDF"
     if content.startswith(_ZIP):
-        return _archive_format(content) if _may_be_document(content) else None
+        members = members_of(content) if _may_be_document(content) else frozenset()
+        if CONTAINER in members:
+            return "EPUB"
+        return None if _OFFICE_MEMBERS.isdisjoint(members) else "Office"
     if content.startswith(_OLD_OFFICE):
         return "old Office"
     suffix = PurePath(name).suffix.lower()
@@ -136,13 +138,6 @@ def format_of(name: str, content: bytes) -> Format | None:
 def _may_be_document(archive: bytes) -> bool:
     """Return whether an archive contains the name of a member by which documents are recognized."""
     return any(member in archive for member in _KNOWN_MEMBERS)
-
-
-def _archive_format(content: bytes) -> Format | None:
-    members = members_of(content)
-    if CONTAINER in members:
-        return "EPUB"
-    return None if _OFFICE_MEMBERS.isdisjoint(members) else "Office"
 
 
 def needs_parser(name: str, content: bytes) -> bool:
@@ -259,7 +254,7 @@ def _add_pages(document: PdfDocument, extracted: Extracted) -> list[str]:
     """
     import pypdfium2
 
-    titles = _PageTitles.from_document(document)
+    titles = _page_titles(document)
     errors: list[str] = []
     pages: list[str] = []
     n_chars = 0
@@ -275,56 +270,36 @@ def _add_pages(document: PdfDocument, extracted: Extracted) -> list[str]:
             if n_chars > extracted.max_chars:
                 break
     finally:  # also if the CPU time is exceeded
+        title = titles[-1]
         for index, text in enumerate(reflow(pages)):
+            title = titles.get(index, title)
             if text:
-                extracted.add({"page": index + 1, **titles.of_page(index)}, text)
+                location: dict[str, str | int] = {"page": index + 1}
+                if title:
+                    location["title"] = title
+                extracted.add(location, text)
     return errors
 
 
-@frozen
-class _PageTitles:
-    """The titles of the pages of a PDF.
+def _page_titles(document: PdfDocument) -> dict[int, str]:
+    """Return the titles of the pages of a PDF, each by the index of the first page that has it.
 
-    A title is valid from its page in `pages` to the page before that of the next title.
-
-    Attributes:
-        pages: for each title, the index of its first page, ascending; -1 for the title of the
-            document, which is the first.
-        titles: the title of the document, then for each entry of the outline the title of the
-            document and the headings down to the entry, joined by `` > ``.
+    These are the title of the document, by -1, and for each entry of the outline, up to the first
+    damaged entry, the title of the document and the headings down to the entry, joined by `` > ``.
+    The keys ascend.
     """
-
-    pages: list[int]
-    titles: list[str]
-
-    @classmethod
-    def from_document(cls, document: PdfDocument) -> _PageTitles:
-        """Return the titles from a document's title and outline, up to the first damaged entry."""
-        document_title = _one_line(document.get_metadata_value("Title"))
-        titles = cls([-1], [document_title])
-        enclosing_headings: list[str] = []
-        with contextlib.suppress(Exception):  # keep the entries before a damaged entry
-            for heading in itertools.islice(document.get_toc(), MAX_PAGES):
-                target = heading.get_dest()
-                page = target.get_index() if target else 0
-                enclosing_headings = [
-                    *enclosing_headings[: heading.level],
-                    _one_line(heading.get_title()),
-                ]
-                titles.pages.append(max(titles.pages[-1], page or 0))
-                titles.titles.append(
-                    " > ".join(filter(None, [document_title, *enclosing_headings]))
-                )
-        return titles
-
-    def of_page(self, index: int) -> dict[str, str]:
-        """Return the part of a page's location that contains its title.
-
-        This is a dictionary with the key ``title``; it is empty if the page has no title. `index`
-        is the index of the page, from 0.
-        """
-        title = self.titles[bisect.bisect_right(self.pages, index) - 1]
-        return {"title": title} if title else {}
+    document_title = _one_line(document.get_metadata_value("Title"))
+    titles = {-1: document_title}
+    headings: list[str] = []
+    first_page = 0
+    with contextlib.suppress(Exception):  # keep the entries before a damaged entry
+        for entry in itertools.islice(document.get_toc(), MAX_PAGES):
+            target = entry.get_dest()
+            page = target.get_index() if target else 0
+            headings = [*headings[: entry.level], _one_line(entry.get_title())]
+            first_page = max(first_page, page or 0)
+            titles[first_page] = " > ".join(filter(None, [document_title, *headings]))
+    return titles
 
 
 def _one_line(title: str) -> str:

@@ -61,7 +61,7 @@ def suffixes(types: Iterable[str]) -> tuple[str, ...]:
 def listing() -> str:
     """Return a line for each type with its name and its globs, such as ``go: *.go``."""
     lines = []
-    for name in _SUFFIXES:
-        globs = ", ".join("*" + suffix for suffix in suffixes([name]))
+    for name, suffixes_of_type in _SUFFIXES.items():
+        globs = ", ".join("*" + suffix for suffix in suffixes_of_type.split())
         lines.append(f"{name}: {globs}\n")
     return "".join(lines)

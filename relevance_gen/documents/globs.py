@@ -166,13 +166,9 @@ def paths_matching(globs: Sequence[str], paths: Iterable[str]) -> Iterator[str]:
         excluded = patterns.decide(path, is_folder=False)
         if excluded is None:
             excluded = not selects_by_default
-        if not excluded and not _is_below_excluded_folder(patterns, path):
+        parents = map(str, PurePath(path).parents)
+        if not excluded and not any(patterns.decide(name, is_folder=True) for name in parents):
             yield path
-
-
-def _is_below_excluded_folder(patterns: PatternList, path: str) -> bool:
-    parents = PurePath(path).parents
-    return any(patterns.decide(str(parent), is_folder=True) for parent in parents)
 
 
 def _path_regex(segments: list[str]) -> str:

@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
+from attrs import field, frozen
+
 from relevance_gen import forks
 from relevance_gen.documents.extraction import Extracted
 from relevance_gen.errors import GenerationError
@@ -155,13 +157,13 @@ def _to_extracted(fields: dict[str, Any]) -> Extracted:
     return Extracted(parts, **fields)
 
 
+@frozen
 class _ExtractionJob:
     """A queued document, and the future of its text."""
 
-    def __init__(self, name: str, content: bytes) -> None:
-        self.name = name
-        self.content = content
-        self.future: Future[Extracted] = Future()
+    name: str
+    content: bytes
+    future: Future[Extracted] = field(factory=Future)
 
 
 POOL: Final = DocumentPool(min(_MAX_PROCESSES, usable_cpus()))

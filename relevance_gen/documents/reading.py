@@ -145,13 +145,8 @@ def split_document(
     chunk_spans = spans(text, max_chars, overlap=overlap, tokens=tokens, encoding=encoding)
     chunks = []
     for chunk in _locate(text, chunk_spans, own_title, has_headings=True):
-        _, first_line, last_line, start, end = chunk.location
-        metadata: Metadata = {
-            "first_line": first_line,
-            "last_line": last_line,
-            "start": start,
-            "end": end,
-        }
+        metadata = chunk.location._asdict()
+        del metadata["part"]
         chunks.append(Chunk(chunk.text, metadata, title=chunk.headings))
     return chunks
 

@@ -177,11 +177,8 @@ def _layout(
 
 
 def _stored_bytes(size: int, dtype: str) -> int:
-    return padded(size * np.dtype(dtype).itemsize)
-
-
-def padded(n_bytes: int) -> int:
-    """Return `n_bytes` rounded up to a multiple of 64, so that the next array is aligned."""
+    """Return the bytes of an array, rounded up to a multiple of 64 to align the next array."""
+    n_bytes = size * np.dtype(dtype).itemsize
     return n_bytes + -n_bytes % _ALIGNMENT_BYTES
 
 

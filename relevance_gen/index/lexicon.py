@@ -37,7 +37,7 @@ from relevance_gen.text.term_hashes import (
     hash_prefixes,
     prefix_bucket_bounds,
 )
-from relevance_gen.text.tokenization import YEAR_DIGITS
+from relevance_gen.text.tokenization import number_flags
 
 DERIVED_BYTES_PER_TERM: Final = 27
 """Maximum bytes of the values derived from a term: stem, number of letters, prefix and its ordinal,
@@ -133,13 +133,11 @@ class Lexicon:
         inflected are left out.
         """
         bucket = term_id >> 56
-        low = self._bucket_bounds[bucket]
-        stems = self._stems.get(bucket)
-        if stems is None:
-            stems = self._hash_stems(low, self._bucket_bounds[bucket + 1])
-            self._stems[bucket] = stems
-        term_ords: Offsets = (stems == hash(stem)).nonzero()[0] + low
-        return term_ords
+        low, high = self._bucket_bounds[bucket : bucket + 2]
+        if bucket not in self._stems:
+            self._stems[bucket] = self._hash_stems(low, high)
+        has_stem = self._stems[bucket] == hash(stem)
+        return low + np.flatnonzero(has_stem)
 
     def cache_stems(self) -> None:
         """Compute and cache the stems of all terms; otherwise queries compute those they need."""
@@ -176,7 +174,7 @@ class Lexicon:
         bounds the memory.
         """
         bucket = term_id >> 56
-        low, high = self._bucket_bounds[bucket], self._bucket_bounds[bucket + 1]
+        low, high = self._bucket_bounds[bucket : bucket + 2]
         for batch in arrays.batch_slices(high - low, _COMPARED_TERMS):
             term_ords = np.arange(low + batch.start, min(low + batch.stop, high))
             first = self.spelling_first[term_ords]
@@ -211,9 +209,8 @@ class Lexicon:
         letters_in = np.cumsum([0, *ends_letter, True])
         for beginning in self.find_beginning(term_id, prefix):
             term_ords = beginning[self.can_inflect.take(beginning)]
-            first = self.spelling_first[term_ords]
-            n_shared_bytes = self._count_shared(first + n_bytes, word[n_bytes:], step=1)
-            n_shared_bytes += n_bytes
+            first = self.spelling_first[term_ords] + n_bytes
+            n_shared_bytes = n_bytes + self._count_shared(first, word[n_bytes:], step=1)
             yield PrefixMatches(term_ords, letters_in[n_shared_bytes], self.n_letters[term_ords])
 
     def _count_shared(
@@ -251,74 +248,53 @@ class Lexicon:
 
     def _fuzzy_matches_in(self, batch: slice, word: str) -> Offsets:
         """Return the results of `fuzzy_matches` whose ordinals are in a slice of all ordinals."""
-        is_candidate = self.can_inflect[batch]
-        is_candidate = is_candidate & (np.abs(self.n_letters[batch] - len(word)) <= 1)
-        term_ords: Offsets = is_candidate.nonzero()[0] + batch.start
+        n = len(word)
+        is_candidate = np.abs(self.n_letters[batch] - n) <= 1
+        is_candidate &= self.can_inflect[batch]
+        term_ords = batch.start + np.flatnonzero(is_candidate)
         letters = word.encode()
-        first = self.spelling_first[term_ords]
-        has_first_byte = self.spelling[first] == letters[0]
+        has_first_byte = self.spelling[self.spelling_first[term_ords]] == letters[0]
         term_ords = term_ords[has_first_byte]
-        first = first[has_first_byte]
+        # Number of letters that each term shares with the word at the start, and at the end.
+        first = self.spelling_first[term_ords]
         last = self.spelling_first[term_ords + 1] - 2
-        n_shared = self._count_shared(first, letters, step=1)
-        n_shared += self._count_shared(last, letters[::-1], step=-1)
-        # All letters of the word except two are at its ends; this leaves few terms to compare
-        # letter by letter.
-        letter_bytes = max(len(letter.encode()) for letter in word)
-        term_ords = term_ords[n_shared >= len(letters) - 2 * letter_bytes]
-        codes = np.frombuffer(word.encode("utf-32-le"), "<u4")
-        parts = (term_ords[part] for part in arrays.batch_slices(term_ords.size, _BATCH_TERMS))
-        matches = (part[self._is_one_edit_away(part, codes)] for part in parts)
-        return arrays.concat(matches, np.int64)
-
-    def _is_one_edit_away(
-        self,
-        term_ords: Offsets,
-        codes: npt.NDArray[np.uint32],
-    ) -> Flags:
-        """Return whether each of m terms is at most one edit away from a word, shape (m,).
-
-        The first letter of the term and of the word must be equal. An edit is an insertion, a
-        deletion, a substitution, or a transposition of adjacent letters.
-
-        Args:
-            term_ords: ordinals of terms with n - 1 to n + 1 letters, shape (m,).
-            codes: code points of the word, shape (n,).
-        """
-        n = codes.size
+        n_first_bytes = self._count_shared(first, letters, step=1)
+        n_last_bytes = self._count_shared(last, letters[::-1], step=-1)
+        starts_letter = [(byte & 0xC0) != 0x80 for byte in letters]
+        n_first = np.cumsum([0, *starts_letter[1:], True])[n_first_bytes]
+        n_last = np.cumsum([0, *reversed(starts_letter)])[n_last_bytes]
         n_letters = self.n_letters[term_ords]
-        padded = "\n".join([*self.decode_terms(term_ords), "\n" * n])
-        text = np.frombuffer(padded.encode("utf-32-le"), "<u4")
-        first = arrays.starts_of(n_letters + 1)[:, np.newaxis]
-        # (m, n): the first n code points of each term, and its last n from the last one backwards.
-        forwards = text.take(first + np.arange(n))
-        last = first + n_letters[:, np.newaxis] - 1
-        backwards = text.take(last - np.arange(n), mode="wrap")
-        n_same_first = _count_leading(forwards == codes)
-        n_same_last = _count_leading(backwards == codes[::-1])
-        # Whether the two letters after the common start are swapped, and all other letters are the
-        # same.
-        rows = np.arange(term_ords.size)
-        column = np.minimum(n_same_first, n - 2)
-        is_swapped = forwards[rows, column] == codes[column + 1]
-        is_swapped &= forwards[rows, column + 1] == codes[column]
-        is_swapped &= (n_letters == n) & (n_same_first + n_same_last == n - 2)
-        is_one_letter_apart = n_same_first + n_same_last >= np.maximum(n_letters, n) - 1
-        is_match: Flags = (n_same_first > 0) & (is_swapped | is_one_letter_apart)
-        return is_match
+        is_match = n_first + n_last >= np.maximum(n_letters, n) - 1
+        # Terms that differ in two adjacent letters, which can be transposed.
+        rows = np.flatnonzero((n_letters == n) & (n_first + n_last == n - 2))
+        spellings = self.decode_terms(term_ords[rows])
+        lows = n_first[rows].tolist()
+        for row, low, spelling in zip(rows, lows, spellings, strict=True):
+            transposed = word[low : low + 2][::-1]
+            end = word[low + 2 :]
+            is_match[row] = spelling == word[:low] + transposed + end
+        matches: Offsets = term_ords[is_match & (n_first > 0)]
+        return matches
 
     @functools.cached_property
     def n_letters(self) -> Offsets:
         """Number of letters of each term, shape (V,)."""
         n_letters = np.empty(self.size, np.int64)
-        for batch in arrays.batch_slices(self.size, _COMPARED_TERMS):
-            bounds = self.spelling_first[batch.start : batch.stop + 1]
-            spelling = self.spelling[bounds[0] : bounds[-1]]
-            first = bounds[:-1] - bounds[0]
+        for batch, spelling, bounds in self._spelling_batches():
             starts_letter = (spelling & 0xC0) != 0x80  # other bytes continue a character
             # The line end of each spelling counts as a letter.
-            n_letters[batch] = np.add.reduceat(starts_letter, first, dtype=np.int64) - 1
+            n_starts = np.add.reduceat(starts_letter, bounds[:-1], dtype=np.int64)
+            n_letters[batch] = n_starts - 1
         return n_letters
+
+    def _spelling_batches(self) -> Iterator[tuple[slice, Bytes, Offsets]]:
+        """Yield the ordinals of each batch of m terms, an array of the spellings, and its bounds.
+
+        The bounds are the offset of each spelling in this array, and its size, shape (m + 1,).
+        """
+        for batch in arrays.batch_slices(self.size, _BATCH_TERMS):
+            bounds = self.spelling_first[batch.start : batch.stop + 1]
+            yield batch, self.spelling[bounds[0] : bounds[-1]], bounds - bounds[0]
 
     @functools.cached_property
     def can_inflect(self) -> Flags:
@@ -327,14 +303,11 @@ class Lexicon:
         `relevance_gen.text.stems.can_inflect` defines this.
         """
         can_inflect = np.empty(self.size, bool)
-        for batch in arrays.batch_slices(self.size, _COMPARED_TERMS):
-            bounds = self.spelling_first[batch.start : batch.stop + 1]
-            spelling = self.spelling[bounds[0] : bounds[-1]]
-            first = bounds[:-1] - bounds[0]
+        for batch, spelling, bounds in self._spelling_batches():
             is_letter = (spelling - np.uint8(ord("0"))) > 9
             is_letter &= spelling != ord("_")
-            flags = np.logical_and.reduceat(is_letter, first)
-            lead = spelling[first]
+            flags = np.logical_and.reduceat(is_letter, bounds[:-1])
+            lead = spelling[bounds[:-1]]
             flags &= (lead < FIRST_NGRAM_LEAD) | (lead > TRIPLE_LEAD)
             flags &= self.n_letters[batch] >= MIN_LETTERS
             flags &= np.diff(bounds) <= MAX_SPELLING_BYTES
@@ -349,16 +322,9 @@ class Lexicon:
         belongs to the ordinal V, which marks the empty elements of `TokenSequences.terms`.
         """
         is_number = np.zeros(self.size + 1, bool)
-        for batch in arrays.batch_slices(self.size, _COMPARED_TERMS):
-            bounds = self.spelling_first[batch.start : batch.stop + 1]
-            starts, line_ends = bounds[:-1], bounds[1:] - 1
-            first, second = self.spelling.take(starts), self.spelling.take(starts + 1)
-            last = self.spelling.take(line_ends - 1)
-            is_year = (first == ord("1")) & (second == ord("9"))
-            is_year |= (first == ord("2")) & (second == ord("0"))
-            is_year &= line_ends - starts == YEAR_DIGITS
-            flags = (first <= ord("9")) & (last <= ord("9")) & ~is_year
-            is_number[batch.start : batch.start + flags.size] = flags
+        for batch, spelling, bounds in self._spelling_batches():
+            n_bytes = np.diff(bounds) - 1
+            is_number[:-1][batch] = number_flags(spelling, bounds[:-1], n_bytes)
         return is_number
 
     # ── Prefixes and n-grams ──────────────────────────────────────────────────────────────────────
@@ -380,15 +346,11 @@ class Lexicon:
     @functools.cached_property
     def _prefixes(self) -> tuple[Hashes, TermOrds]:
         hashes = np.zeros(self.size + 1, np.uint32)
-        for low in range(0, self.size, _BATCH_TERMS):
-            ids = self.ids[low : low + _BATCH_TERMS]
-            first = self.spelling_first[low : low + _BATCH_TERMS + 1]
-            letters = self.spelling[first[0] : first[-1]].tobytes()
-            padded = letters + bytes(MAX_PREFIX_BYTES)
-            start = first[:-1] - first[0]
-            length = np.diff(first) - 1
-            batch = slice(low, low + ids.size)
-            hashes[batch] = hash_prefixes(ids, padded, start, length)
+        for batch, spelling, bounds in self._spelling_batches():
+            padded = spelling.tobytes() + bytes(MAX_PREFIX_BYTES)
+            starts = bounds[:-1]
+            length = np.diff(bounds) - 1
+            hashes[:-1][batch] = hash_prefixes(self.ids[batch], padded, starts, length)
         prefixes = arrays.unique(hashes)
         for ordinals in arrays.batch_slices(self.size, _BATCH_TERMS):
             hashes[ordinals] = prefixes.searchsorted(hashes[ordinals])
@@ -425,12 +387,6 @@ class Lexicon:
             hashes ^= np.where(offset < n_left, values, np.uint64(0)) * multiplier
         hashes = hashes * _MULTIPLIERS[1] >> np.uint64(32)
         return np.maximum(hashes.astype(np.uint32), np.uint32(1)), n_ngrams
-
-
-def _count_leading(flags: Flags) -> Offsets:
-    """Return for each of m rows the number of true elements before its first false element."""
-    n_leading: Offsets = np.logical_and.accumulate(flags, axis=1).sum(axis=1)
-    return n_leading
 
 
 def lexicon_of(

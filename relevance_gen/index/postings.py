@@ -129,9 +129,8 @@ def _join_split_runs(runs: TermCounts, suspects: Offsets) -> TermCounts:
         first_run = np.maximum.accumulate(indices)
         new_index[order] = new_index[order[first_run]]
         row_of_occurrence = new_index.take(row_of_occurrence)
-    occurrence = runs.occurrence[mask]
     return TermCounts(
-        occurrence=occurrence,
+        occurrence=runs.occurrence[mask],
         ids=runs.ids[mask],
         chunk=runs.chunk[mask],
         tf=tf[mask],
@@ -182,11 +181,8 @@ class Postings:
             chunks.append(self.chunk[start:end])
             tfs.append(self.tf[start:end])
             counts.append(end - start)
-        if len(counts) == 1:
-            chunk, tf = chunks[0], tfs[0]
-        else:
-            chunk = arrays.concat(chunks, np.uint32)
-            tf = arrays.concat(tfs, np.uint32)
+        chunk = arrays.concat(chunks, np.uint32)
+        tf = arrays.concat(tfs, np.uint32)
         if self.live is None:
             return PostingsOfTerms(chunk, tf, counts)
         is_live = self.live[chunk]

@@ -7,6 +7,7 @@ added. Results are therefore bit-identical for any division of the chunks into s
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Iterator
 from typing import Final
@@ -89,12 +90,7 @@ class Statistics:
     @functools.cached_property
     def scalars(self) -> Statistics:
         """The same statistics without the arrays; the weights of a query need no more."""
-        return Statistics(
-            n_chunks=self.n_chunks,
-            norm_sum=self.norm_sum,
-            english_margin=self.english_margin,
-            n_chunks_with_title=self.n_chunks_with_title,
-        )
+        return evolve(self, ids=_NO_IDS, df=_NO_COUNTS, titles=_NO_IDS, title_df=_NO_COUNTS)
 
     @functools.cached_property
     def mean_norm(self) -> float:
@@ -228,10 +224,7 @@ class Segment:
 
     def live_texts(self) -> list[str]:
         """Return the texts of the chunks that were not removed, in the order of their ordinals."""
-        if self.postings.live is None:
-            return list(self.chunks.texts)
-        texts = self.chunks.texts
-        return [texts[chunk_ord] for chunk_ord in np.flatnonzero(self.live).tolist()]
+        return list(itertools.compress(self.chunks.texts, self.live.tolist()))
 
     @functools.cached_property
     def statistics(self) -> Statistics:

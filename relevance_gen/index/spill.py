@@ -126,7 +126,7 @@ class Spill:
             array_file.read(mapped[start:end], array_layout.TYPES).arrays
             for start, end in itertools.pairwise(self._segment_bounds)
         ]
-        content = self.content.finish(array_file.map_file)
+        content = self.content.finish()
         merged = _merged_term_ords(segments, self._open())
         sizes = [array_layout.sizes_of(segment) for segment in segments]
         total = {axis: sum(size[axis] for size in sizes) for axis in sizes[0]}

@@ -30,8 +30,7 @@ from relevance_gen.checks import check_path
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
 from relevance_gen.index import array_file, array_layout
 from relevance_gen.index.array_file import Array
-from relevance_gen.index.chunks import Chunks
-from relevance_gen.index.lazy_values import LazyTexts, LazyValues
+from relevance_gen.index.chunks import Chunks, LazyTexts, LazyValues
 from relevance_gen.index.lexicon import Lexicon
 from relevance_gen.index.passages import Passages
 from relevance_gen.index.postings import Postings
@@ -197,8 +196,8 @@ class ContentWriter:
     """
 
     def __init__(self, open_file: Callable[[], BinaryIO]) -> None:
-        self._content_files = {name: open_file() for name in _CONTENT_ARRAYS}
-        self._end_files = {name: open_file() for name in _CONTENT_ARRAYS.values()}
+        names = (*_CONTENT_ARRAYS, *_CONTENT_ARRAYS.values())
+        self._files = {name: open_file() for name in names}
 
     def add(
         self,
@@ -211,28 +210,22 @@ class ContentWriter:
         Raises:
             InvalidRequestError: its metadata is not JSON.
         """
-        encoded_text = _encode(text)
-        encoded = (encoded_text, _encode_metadata(metadata), _encode(title))
-        files = zip(self._content_files.values(), self._end_files.values(), strict=True)
-        for value, (content_file, end_file) in zip(encoded, files, strict=True):
+        encoded = (_encode(text), _encode_metadata(metadata), _encode(title))
+        for (name, end_name), value in zip(_CONTENT_ARRAYS.items(), encoded, strict=True):
+            content_file = self._files[name]
             content_file.write(value)
-            end_file.write(content_file.tell().to_bytes(8, "little"))
-        return len(encoded_text)
+            self._files[end_name].write(content_file.tell().to_bytes(8, "little"))
+        return len(encoded[0])
 
-    def finish(self, read: Callable[[BinaryIO], Bytes]) -> dict[str, Array]:
+    def finish(self) -> dict[str, Array]:
         """Return the arrays of all chunks that were added, by their names in a saved file.
 
         These are the bytes of the texts, metadata and titles, and for each the offsets at which the
-        values of the chunks end.
-
-        Args:
-            read: returns the content of a file that `open_file` returned.
+        values of the chunks end. They are mapped from the files.
         """
         arrays: dict[str, Array] = {}
-        for name, file in self._content_files.items():
-            arrays[name] = read(file)
-        for name, file in self._end_files.items():
-            arrays[name] = read(file).view("<i8")
+        for name, file in self._files.items():
+            arrays[name] = array_file.map_file(file).view(array_layout.TYPES[name])
         return arrays
 
 

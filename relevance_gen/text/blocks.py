@@ -57,11 +57,7 @@ def pieces(text: str, n_chars: int) -> Iterator[str]:
         if match is None:
             break
         yield text[start : match.end()]
-        n_repeated = 0
-        if match[1]:  # within pairs
-            n_repeated = 1
-        elif match[2]:  # within triples
-            n_repeated = 2
+        n_repeated = match.lastindex or 0  # group 1 matches within pairs, group 2 within triples
         start = match.end() - n_repeated
     yield text[start:]
 

@@ -250,6 +250,9 @@ class _FoldTable:
         return _EXPAND
 
 
+_fold_table: Final = functools.cache(_FoldTable)
+
+
 def _move(code: int) -> int:
     """Return the code point to which the table `MOVED` moves a folded character.
 
@@ -349,11 +352,6 @@ def _join_surrogates(text: str) -> str:
     """
     code_units = text.encode("utf-16-le", "surrogatepass")
     return code_units.decode("utf-16-le", "replace").replace("\ufffd", " ")
-
-
-@functools.cache
-def _fold_table() -> _FoldTable:
-    return _FoldTable()
 
 
 def _code_units(text: str) -> _CodeUnits:

@@ -19,8 +19,6 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from attrs import frozen
-
 from relevance_gen.text.normalization import fold
 
 QUESTION_WORDS: Final = frozenset(
@@ -50,35 +48,13 @@ OTHER_QUESTION_WORDS: Final = (
 """German, French, Spanish, Italian, Portuguese, Dutch, Romanian, Polish, Swedish, Turkish,
 Vietnamese; Greek, Russian, Arabic, Hindi."""
 
-_FRAMES: Final = (
-    ("how", "many much", None),
-    (
-        "what which any",
-        "kind kinds type types sort sorts form forms variety varieties category categories",
-        "of",
-    ),
+_QUANTITIES: Final = frozenset({"many", "much"})
+"""Words that belong to the frame after "how"."""
+_KINDS: Final = frozenset(
+    "kind kinds type types sort sorts form forms variety varieties category categories".split()
 )
-
-
-@frozen
-class _Neighbors:
-    """The words that must be next to a word of a frame.
-
-    Attributes:
-        before: the words that can be before it.
-        after: the word that must be after it; None for any word or none.
-    """
-
-    before: frozenset[str]
-    after: str | None
-
-
-_NEIGHBORS: Final = {
-    word: _Neighbors(frozenset(before.split()), after)
-    for before, words, after in _FRAMES
-    for word in words.split()
-}
-"""For each word of a frame, the words that must be next to it."""
+"""Words that belong to the frame between a word of `_ASKS_FOR_KIND` and "of"."""
+_ASKS_FOR_KIND: Final = frozenset({"what", "which", "any"})
 _HAPPENING: Final = frozenset("happen happens happened done".split())
 _ASKS_WHAT_HAPPENS: Final = frozenset("what how why".split())
 _MAX_DISTANCE: Final = 8
@@ -139,17 +115,20 @@ def question_frame(words: Sequence[str]) -> set[int]:
     {4, 5, 6, 7}
     """
     frame = set() if _INSTRUCTION_WORDS.isdisjoint(words) else _instruction(words)
+    before_words = ["", *words]
+    after_words = [*words[1:], ""]
     for index, word in enumerate(words):
-        neighbors = _NEIGHBORS.get(word)
-        if neighbors is not None:
-            has_before = words[max(0, index - 1)] in neighbors.before
-            has_after = neighbors.after in (None, *words[index + 1 : index + 2])
-            if has_before and has_after:
-                frame.add(index)
+        before, after = before_words[index], after_words[index]
+        is_in_frame = False
+        if word in _QUANTITIES:
+            is_in_frame = before == "how"
+        elif word in _KINDS:
+            is_in_frame = before in _ASKS_FOR_KIND and after == "of"
         elif word in _HAPPENING:
             words_before = words[max(0, index - _MAX_DISTANCE) : index]
-            if not _ASKS_WHAT_HAPPENS.isdisjoint(words_before):
-                frame.add(index)
+            is_in_frame = not _ASKS_WHAT_HAPPENS.isdisjoint(words_before)
+        if is_in_frame:
+            frame.add(index)
     return frame
 
 

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from relevance_gen.arrays import Flags, Hashes, Ids, Offsets, find
+from relevance_gen.arrays import Hashes, Ids, Offsets, find
 from relevance_gen.text.scripts import TRIPLE_LEAD
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 
@@ -205,13 +205,8 @@ def hash_prefixes(
     hashed ^= hashed >> np.uint64(32)
     hashed = hashed * _MULTIPLIERS[1] >> np.uint64(32)
     hashes: Hashes = np.maximum(hashed.astype(np.uint32), np.uint32(1))
-    hashes[_is_stop_word(ids)] = 0
+    hashes[find(_stop_word_ids(), ids) >= 0] = 0
     return hashes
-
-
-def _is_stop_word(ids: Ids) -> Flags:
-    is_stop_word: Flags = find(_stop_word_ids(), ids) >= 0
-    return is_stop_word
 
 
 @functools.cache

@@ -41,7 +41,7 @@ _PADDING: Final = b"\n" * (LONG_BYTES + 8)
 _UNDERSCORE: Final = ord("_")
 _NINE: Final = ord("9")
 """Greatest byte of a digit; all letters and the underscore are greater."""
-YEAR_DIGITS: Final = 4
+_YEAR_DIGITS: Final = 4
 
 _ARTICLES: Final = tuple(article.encode() for article in "وال فال بال كال ولل ال لل".split())
 """The Arabic article, and the article after "and", "so", "with", "like" and "for"; the longest are
@@ -85,13 +85,8 @@ class Occurrences:
         occurrences, _ = find_all(self.start, self.digits)
         letters = np.frombuffer(self.folded, np.uint8)
         start, length = self.start.take(occurrences), self.length.take(occurrences)
-        first, second = letters.take(start), letters.take(start + 1)
-        is_year = (first == ord("1")) & (second == ord("9"))
-        is_year |= (first == ord("2")) & (second == ord("0"))
-        is_year &= length == YEAR_DIGITS
-        is_selected = letters.take(start + length - 1) <= _NINE
-        is_selected &= ~is_year
-        return unique(self.ids.take(occurrences.compress(is_selected)))
+        flags = number_flags(letters, start, length)
+        return unique(self.ids.take(occurrences.compress(flags)))
 
 
 @frozen(eq=False)
@@ -112,7 +107,24 @@ def is_number(word: str) -> bool:
     """
     if word[0] > "9" or word[-1] > "9":
         return False
-    return len(word) != YEAR_DIGITS or word[:2] not in ("19", "20")
+    return len(word) != _YEAR_DIGITS or word[:2] not in ("19", "20")
+
+
+def number_flags(letters: Bytes, start: Offsets, length: Offsets) -> Flags:
+    """Return for each of n words `is_number` of the word, shape (n,).
+
+    Args:
+        letters: folded text, with at least one byte after the last word.
+        start: offset of each word, shape (n,).
+        length: bytes of each word, shape (n,).
+    """
+    first, second = letters.take(start), letters.take(start + 1)
+    is_year = (first == ord("1")) & (second == ord("9"))
+    is_year |= (first == ord("2")) & (second == ord("0"))
+    is_year &= length == _YEAR_DIGITS
+    flags: Flags = (first <= _NINE) & ~is_year
+    flags &= letters.take(start + length - 1) <= _NINE
+    return flags
 
 
 def tokenize(

@@ -24,8 +24,13 @@ from relevance_gen.documents.walker import Selection, Walker
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.records.files import KINDS, Batch, kind_of, lines, row_groups, rows
-from relevance_gen.index.records.tables import is_table, rows_of
-from relevance_gen.index.records.validation import Blank, missing_field_error, read_records
+from relevance_gen.index.records.validation import (
+    Blank,
+    is_table,
+    missing_field_error,
+    read_records,
+    rows_of,
+)
 from relevance_gen.index.storage import ContentWriter
 
 Source: TypeAlias = "str | PathLike[str] | Iterable[Any]"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from relevance_gen import checks
-from relevance_gen.errors import InvalidRequestError, did_you_mean, shorten
+from relevance_gen.errors import InvalidRequestError, did_you_mean, shorten, to_install
 from relevance_gen.index.chunks import Chunks
-from relevance_gen.index.records.tables import is_table, rows_of
 from relevance_gen.types import Chunk, Metadata
 
 Blank: TypeAlias = Literal["error", "skip"]
@@ -18,6 +17,9 @@ Blank: TypeAlias = Literal["error", "skip"]
 text: raise an error, or leave the chunk out without changing the positions of the other chunks."""
 
 _MAX_LISTED_FIELDS: Final = 20
+_BATCH_ROWS: Final = 256
+"""Number of rows of a table that are converted to Python objects at once."""
+_PANDAS_INDEX_PREFIX: Final = "__index_level_"
 _CHUNK_FIELDS: Final = {"text", "metadata", "title"}
 
 
@@ -73,9 +75,8 @@ def read_chunks(
         is_valid = type(chunk_text) is str and chunk_text and not chunk_text.isspace()
         if not is_valid or type(title) is not str:
             chunk = _read_chunk(value, f"{path}[{position}]", kinds, blank)
-            if chunk is None:
-                chunk_text, chunk_metadata, title = "", None, ""
-            else:
+            chunk_text, chunk_metadata, title = "", None, ""
+            if chunk is not None:
                 chunk_text, chunk_metadata, title = chunk.text, chunk.metadata, chunk.title
         texts.append(chunk_text)
         if chunk_metadata:
@@ -275,3 +276,43 @@ def _read_chunk(
         )
     wire.structure(Chunk, {**fields, "text": "-"}, path=path)  # raises for an error in other fields
     return None
+
+
+# ── Tables: data frames and Arrow tables ──────────────────────────────────────────────────────────
+
+
+def is_table(values: object) -> bool:
+    """Return whether a value is a table by Arrow's interface, as data frames are.
+
+    A single column is not a table.
+    """
+    has_columns = hasattr(values, "columns") or hasattr(values, "schema")
+    return hasattr(values, "__arrow_c_stream__") and has_columns
+
+
+def rows_of(table: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table as mappings from column names to Python values.
+
+    Raises:
+        InvalidRequestError: pyarrow is not installed, or a row has a value that Python cannot
+            represent.
+    """
+    try:
+        import pyarrow
+    except ImportError:
+        raise InvalidRequestError(f"tables need pyarrow: {to_install('data')}") from None
+    n_rows = 0
+    try:
+        for batch in pyarrow.RecordBatchReader.from_stream(table):
+            for first_row in range(0, batch.num_rows, _BATCH_ROWS):
+                for row in batch.slice(first_row, _BATCH_ROWS).to_pylist():
+                    yield _without_pandas_index(row)
+                    n_rows += 1
+    except (pyarrow.ArrowException, OverflowError, ValueError) as error:
+        raise InvalidRequestError(
+            f"a table must be readable, but row {n_rows} or a row soon after it is not: {error}"
+        ) from None
+
+
+def _without_pandas_index(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if not name.startswith(_PANDAS_INDEX_PREFIX)}

@@ -15,8 +15,7 @@ from attrs import define, field, frozen
 from relevance_gen import types
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, TooLargeError, UnknownIndexError
-from relevance_gen.index.chunks import Chunks
-from relevance_gen.index.lazy_values import LazyTexts
+from relevance_gen.index.chunks import Chunks, LazyTexts
 from relevance_gen.index.passages import PASSAGE_CHARS, TextEncoder
 from relevance_gen.index.records.validation import Blank, read_chunks
 from relevance_gen.request_scope import reserve

@@ -105,9 +105,7 @@ class GigatokenBackend:
         would become a Rust panic; only the main thread receives KeyboardInterrupts.
         """
         with ThreadPoolExecutor(1) as executor:
-            backend = executor.submit(self._load).result()
-        self._encode = backend.encode
-        self._encode_batch = backend.encode_batch
+            self._backend = executor.submit(self._load).result()
         self._tokens_left = _RENEW_AFTER_TOKENS
 
     def _load(self) -> Any:
@@ -139,7 +137,7 @@ class GigatokenBackend:
         if n_chars >= _MIN_BATCH_CHARS:
             if self._chars_before_batches <= 0:
                 # Releases the interpreter's lock, so that other threads can run.
-                encoded = self._encode_batch(texts, parallel=False)
+                encoded = self._backend.encode_batch(texts, parallel=False)
                 return int(encoded.layout.offsets.data[-1])
             self._chars_before_batches -= n_chars
-        return sum(map(len, map(self._encode, texts)))
+        return sum(map(len, map(self._backend.encode, texts)))
