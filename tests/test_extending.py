@@ -311,7 +311,7 @@ def test_http_operation_is_admitted_counted_and_limited(extend: Callable[..., Ex
     table = "EMBEDDING: Final = Cost("
     copy.change("serve/http/resources/costs.py", table, f"COUNT: Final = Cost(chunk=1000)\n{table}")
     routes = "serve/routes.py"
-    imports = "from relevance_gen.serve.handlers import agents,"
+    imports = "from relevance_gen.serve.handlers import generation,"
     copy.change(routes, imports, f"{imports} counting,")
     row = '    Route("POST", "/count", counting.count, counting.read, pool="search", key="always"),'
     copy.change(routes, _ROUTES, f"{_ROUTES}\n{row}")

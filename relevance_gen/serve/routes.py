@@ -12,7 +12,7 @@ from relevance_gen.serve.adapters import cohere, mcp, ollama, own, tei
 from relevance_gen.serve.adapters.anthropic import blocks, messages
 from relevance_gen.serve.adapters.openai import chat, completions, embeddings, responses
 from relevance_gen.serve.adapters.openai import requests as openai
-from relevance_gen.serve.handlers import agents, embedding, extraction, generation, search, status
+from relevance_gen.serve.handlers import generation, search, status
 from relevance_gen.serve.http.http_errors import STATUSES
 from relevance_gen.serve.http.middleware import OTHER
 from relevance_gen.serve.http.route import AlternateBody, Route
@@ -30,9 +30,7 @@ ROUTES: tuple[Route, ...] = (
     _search("/explain", search.explain, own.read_explanation),
     _search("/compress", search.compress, own.read_compression),
     _search("/cite", search.cite, own.read_citation),
-    Route(
-        "POST", "/extract", extraction.extract, own.read_extraction, pool="extraction", key="always"
-    ),
+    Route("POST", "/extract", search.extract, own.read_extraction, pool="extraction", key="always"),
     Route("POST", "/prompt", search.prompt, own.read_prompt, pool="generation", key="always"),
     _generation("/generate", generation.generate, own.read_generation, is_exact=True),
     _generation("/generate_stream", generation.generate, own.read_stream, is_exact=True),
@@ -51,11 +49,11 @@ ROUTES: tuple[Route, ...] = (
     _generation(
         "/v1/messages/count_tokens", generation.chat, messages.read_count, write_error=blocks.error
     ),
-    _search("/v1/embeddings", embedding.embed, embeddings.read, write_error=openai.error),
+    _search("/v1/embeddings", search.embed, embeddings.read, write_error=openai.error),
     _generation("/api/chat", generation.chat, ollama.read_chat, write_error=ollama.error),
     _generation("/api/generate", generation.chat, ollama.read_generate, write_error=ollama.error),
-    _search("/api/embed", embedding.embed, ollama.read_embed, write_error=ollama.error),
-    _search("/api/embeddings", embedding.embed, ollama.read_prompt_embed, write_error=ollama.error),
+    _search("/api/embed", search.embed, ollama.read_embed, write_error=ollama.error),
+    _search("/api/embeddings", search.embed, ollama.read_prompt_embed, write_error=ollama.error),
     Route(
         "POST",
         "/api/show",
@@ -68,7 +66,7 @@ ROUTES: tuple[Route, ...] = (
     _get("/api/tags", status.ollama_models, key="setting", write_error=ollama.error),
     _get("/api/ps", status.ollama_running_models, key="setting", write_error=ollama.error),
     _get("/api/version", status.ollama_version),
-    Route("POST", "/mcp", agents.mcp, mcp.read, pool="agents", key="always", write_error=mcp.error),
+    Route("POST", "/mcp", search.mcp, mcp.read, pool="agents", key="always", write_error=mcp.error),
     _get("/v1/models", status.models, key="setting", write_error=openai.error),
     _get("/v1/models/{id}", status.model, key="setting", write_error=openai.error),
     _get("/indexes", status.indexes, key="always"),

@@ -1,17 +1,20 @@
-"""Handlers of searches and of other work on chunks."""
+"""Handlers of searches and of other work on texts, except generations."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from aiohttp import web
 
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.http.call import Call
 from relevance_gen.serve.http.resources import costs
 from relevance_gen.serve.http.resources.costs import Cost
 from relevance_gen.serve.metrics import Metrics
+from relevance_gen.serve.services.agents import Reply, check_offers, open_exchange
 from relevance_gen.serve.services.search import SearchReport, SearchTask
 from relevance_gen.types import SearchResponse
 
@@ -62,6 +65,52 @@ async def cite(call: Call) -> web.StreamResponse:
         n_bytes = costs.CITATION.of(chunk=len(task.chunks))
         work = partial(call.service.searcher.cite, task)
         answer = await reservation.answer(work, write_body, n_bytes)
+        return answer.response
+
+
+async def extract(call: Call) -> web.StreamResponse:
+    """Extract the text of a document."""
+    async with call.reserve(costs.EXTRACTION) as reservation:
+        task, write_body = await reservation.read_body()
+        work = partial(call.service.extractor.extract, task)
+        answer = await reservation.answer(work, write_body, costs.EXTRACTION.flat)
+        return answer.response
+
+
+async def embed(call: Call) -> web.StreamResponse:
+    """Encode texts as vectors."""
+    if not call.service.settings.encoder:
+        raise InvalidRequestError(
+            "cannot be used: this server has no encoder", "model", remedy="start it with --encoder"
+        )
+    async with call.reserve(costs.EMBEDDING) as reservation:
+        task, write_body = await reservation.read_body()
+        reservation.memory.resize(sum(map(sys.getsizeof, task.texts)))
+        embeddings = await call.service.embedder.embed(task)
+        n_bytes = costs.EMBEDDING.of(vector_component=embeddings.vectors.size)
+        return await reservation.respond(embeddings, write_body, n_bytes)
+
+
+async def mcp(call: Call) -> web.StreamResponse:
+    """Answer a message of an agent in the Model Context Protocol."""
+    settings, searcher = call.service.settings, call.service.searcher
+    check_offers(settings)
+    async with call.reserve(costs.AGENTS) as reservation:
+        message, write_body = await reservation.read_body(call.request.raw_headers)
+        await searcher.refresh(message.index, call.client)
+
+        def reply() -> Reply:
+            exchange = open_exchange(settings.folder)
+            searches = searcher.offered_to(call.client)
+            return Reply(*exchange.answer(message.headers, message.body, searches))
+
+        answer = await reservation.answer(
+            reply,
+            write_body,
+            costs.AGENTS.flat,
+            lambda reply: costs.AGENTS.of(char=len(reply.body)),
+        )
+        answer.response.set_status(answer.result.status)
         return answer.response
 
 

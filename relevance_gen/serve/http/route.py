@@ -18,8 +18,8 @@ Handler: TypeAlias = Callable[[Any], Awaitable[web.StreamResponse]]
 ReadBody: TypeAlias = Callable[..., tuple[Any, Any]]
 """An adapter's function that checks parsed JSON, and returns a task and a response writer.
 
-The writer is a function from the task's result to the JSON of the response, or, for a stream, an
-`application.Events`.
+The writer is a function from the task's result to the JSON of the response, or, for a stream, a
+`handlers.generation.Events`.
 """
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from relevance_gen.serve.http.admission import check_host
+from relevance_gen.serve.http.application import check_host
 from relevance_gen.serve.http.http_errors import ForbiddenError
 from relevance_gen.serve.settings import Settings
 from tests.serve.harness import JSON, Server, request_bytes

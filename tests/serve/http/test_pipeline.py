@@ -15,10 +15,10 @@ import pytest
 from relevance_gen.errors import TooLargeError
 from relevance_gen.quota import Quota
 from relevance_gen.serve.adapters.own import GenerationEvents
+from relevance_gen.serve.handlers.generation import write_event
 from relevance_gen.serve.http.call import LOOP_LIMIT_BYTES, run_off_loop
 from relevance_gen.serve.http.resources.costs import GENERATION
 from relevance_gen.serve.http.resources.resource_pools import MemoryReservation
-from relevance_gen.serve.http.streaming import write_event
 from relevance_gen.serve.services.generation import GenerationTask, Responses
 from relevance_gen.types import (
     Completion,
