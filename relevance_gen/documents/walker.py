@@ -40,9 +40,7 @@ As in ripgrep, a name of higher precedence decides even if a file with another n
 folder.
 """
 
-_are_strings: Final = checks.items(
-    "a string or a list of strings", lambda value: isinstance(value, str)
-)
+_are_strings: Final = checks.items("a string or a list of strings", checks.string.is_allowed)
 _name: Final = attrgetter("name")
 
 IgnoreRules: TypeAlias = tuple[tuple[PatternList, ...], ...]

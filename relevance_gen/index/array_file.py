@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import struct
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,8 +36,9 @@ Types: TypeAlias = Mapping[str, str]
 """The numpy type of each array of a file, in the file's order."""
 
 MAGIC: Final = b"RelGenIx"
-PREAMBLE_BYTES: Final = 24
 VERSION: Final = 7
+PREAMBLE: Final = struct.Struct("<8sIIQ")
+"""What precedes the header: magic, format version, checksum and length of the header."""
 _ALIGNMENT_BYTES: Final = 64
 _CRC_OFFSET: Final = 12
 _CRC_END: Final = 16
@@ -80,12 +82,9 @@ class Writer:
         self._start = file.tell()
         layout = _layout(types, sizes)
         header = json.dumps({**settings, "arrays": layout}).encode("ascii")
-        header += b" " * (-(PREAMBLE_BYTES + len(header)) % _ALIGNMENT_BYTES)
-        file.write(MAGIC)
-        file.write(VERSION.to_bytes(4, "little"))
-        file.write(bytes(4))  # the checksum, which `seal` writes
-        file.write(len(header).to_bytes(8, "little"))
-        file.write(header)
+        header += b" " * (-(PREAMBLE.size + len(header)) % _ALIGNMENT_BYTES)
+        # `seal` writes the checksum.
+        file.write(PREAMBLE.pack(MAGIC, VERSION, 0, len(header)) + header)
         body = file.tell()
         self._offsets = {name: body + layout[name]["offset"] for name in types}
         last = list(types)[-1]
@@ -198,9 +197,11 @@ def check(
     Raises:
         IndexFormatError: the content is of another kind or version, or damaged.
     """
-    if content[:8].tobytes() != MAGIC:
+    if content.size < PREAMBLE.size:
+        raise IndexFormatError(f"{name} is not a saved index: it is too short")
+    magic, version, checksum, _ = PREAMBLE.unpack_from(content.data)
+    if magic != MAGIC:
         raise IndexFormatError(f"{name} is not a saved index: its first bytes are not {MAGIC!r}")
-    version = int.from_bytes(content[8:_CRC_OFFSET].tobytes(), "little")
     if version != VERSION:
         raise IndexFormatError(
             f"{name} has format version {version}, but this version of relevance_gen reads {VERSION}; build it again"
@@ -211,7 +212,7 @@ def check(
     rest = content[_CRC_END:]
     for batch in batch_slices(rest.size, _CRC_BATCH_BYTES):
         crc = zlib.crc32(rest[batch].data, crc)
-    if crc != int.from_bytes(content[_CRC_OFFSET:_CRC_END].tobytes(), "little"):
+    if crc != checksum:
         raise IndexFormatError(f"{name} is damaged: its checksum does not match; build it again")
 
 
@@ -227,8 +228,9 @@ def read(content: Bytes, types: Types) -> StoredArrays:
     Raises:
         TypeError, ValueError, LookupError: the header differs from what `write` writes.
     """
-    body = PREAMBLE_BYTES + int.from_bytes(content[_CRC_END:PREAMBLE_BYTES].tobytes(), "little")
-    settings = json.loads(content[PREAMBLE_BYTES:body].tobytes())
+    *_, header_bytes = PREAMBLE.unpack_from(content.data)
+    body = PREAMBLE.size + header_bytes
+    settings = json.loads(content[PREAMBLE.size : body].tobytes())
     layout = settings["arrays"]
     sizes = {name: layout[name]["shape"][0] for name in types}
     has_sizes = all(map(is_integer, sizes.values()))

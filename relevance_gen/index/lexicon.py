@@ -405,22 +405,23 @@ def lexicon_of(
     """
     n_bytes = np.minimum(length, MAX_SPELLING_BYTES) + 1
     first = arrays.bounds_of(n_bytes)
-    spelling = np.empty(int(first[-1]), np.uint8)
-    for batch in arrays.batch_slices(ids.size, _BATCH_TERMS):
-        lines = _gather_lines(letters, start[batch], n_bytes[batch])
-        spelling[first[batch.start] :][: lines.size] = lines
-    return Lexicon(ids, spelling, first)
+    spelling = GrowingArray(np.uint8, int(first[-1]))
+    _append_lines(spelling, letters, start, n_bytes)
+    return Lexicon(ids, spelling.finish(), first)
 
 
-def _gather_lines(
+def _append_lines(
+    lines: GrowingArray[np.uint8],
     letters: Bytes,
     start: Offsets,
     n_bytes: Offsets,
-) -> Bytes:
-    """Concatenate slices of a text, with the last byte of each replaced by a line end."""
-    lines = letters.take(arrays.ragged_ranges(start, n_bytes), mode="clip")
-    lines[np.cumsum(n_bytes) - 1] = _LINE_END
-    return lines
+) -> None:
+    """Append slices of a text to `lines`, with the last byte of each replaced by a line end."""
+    for batch in arrays.batch_slices(start.size, _BATCH_TERMS):
+        indices = arrays.ragged_ranges(start[batch], n_bytes[batch])
+        new_lines = letters.take(indices, mode="clip")
+        new_lines[np.cumsum(n_bytes[batch]) - 1] = _LINE_END
+        lines.extend(new_lines)
 
 
 class LexiconBuilder:
@@ -452,8 +453,7 @@ class LexiconBuilder:
         self._ids.extend(ids)
         n_bytes = np.minimum(length, MAX_SPELLING_BYTES) + 1
         self._n_bytes.extend(n_bytes)
-        for batch in arrays.batch_slices(ids.size, _BATCH_TERMS):
-            self._spelling.extend(_gather_lines(letters, start[batch], n_bytes[batch]))
+        _append_lines(self._spelling, letters, start, n_bytes)
         return first_entry
 
     def build(self) -> tuple[Lexicon, TermOrds]:

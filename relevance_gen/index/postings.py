@@ -232,9 +232,8 @@ class PostingsBuilder:
         self._counts = GrowingArray(np.uint32, n_expected // 4)  # postings of each lexicon entry
         self._chunks = GrowingArray(np.uint32, n_expected)  # entry after entry
         self._tfs = GrowingArray(np.uint32, n_expected)
-        self._occurrences = None  # lexicon entry of each occurrence
-        if keep_occurrences:
-            self._occurrences = GrowingArray(np.uint32, n_expected)
+        # lexicon entry of each occurrence
+        self._occurrences = GrowingArray(np.uint32, n_expected) if keep_occurrences else None
         self._last_chunk = -1
         self._has_split_chunks = False
 
@@ -319,7 +318,8 @@ class PostingsBuilder:
         occurrences = None
         if self._occurrences is not None:
             occurrences = self._occurrences.finish()
-            _renumber(occurrences, term_ords)
+            for batch in arrays.batch_slices(occurrences.size, _BATCH_OCCURRENCES):
+                occurrences[batch] = term_ords.take(occurrences[batch])
         counts = self._counts.finish().astype(np.int64)
         df = arrays.sum_by(term_ords, counts, lexicon.size).astype(np.int64)
         by_term = arrays.order_by_digits(term_ords, 2 if lexicon.size > 1 << 16 else 1)
@@ -357,9 +357,3 @@ def _filter_counts(counts: TermCounts, bucket_list: Bytes) -> TermCounts:
         counts.chunk[rows],
         counts.tf[rows],
     )
-
-
-def _renumber(values: TermOrds, new_values: TermOrds) -> None:
-    """Replace each value v by ``new_values[v]`` in place, in batches that bound the memory."""
-    for batch in arrays.batch_slices(values.size, _BATCH_OCCURRENCES):
-        values[batch] = new_values.take(values[batch])

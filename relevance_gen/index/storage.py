@@ -319,38 +319,28 @@ def read(
             f"{path} is a folder, but ChunkIndex.save writes a file; ClusterIndex.load opens what ClusterIndex.save "
             "wrote, and FolderIndex searches files"
         )
-    if file.stat().st_size < array_file.PREAMBLE_BYTES:
+    if file.stat().st_size < array_file.PREAMBLE.size:
         raise IndexFormatError(f"{path} is not a saved index: it is too short")
-    return _read(np.memmap(path, np.uint8, "r"), path, verify_checksum=check)
+    return from_content(np.memmap(path, np.uint8, "r"), path, check=check)
 
 
-def from_bytes(content: bytes, name: str = "the pickled index") -> SavedIndex:
-    """Return the index that `to_bytes` wrote; errors call it `name`.
-
-    Raises:
-        IndexFormatError: it is damaged, or of another format version.
-    """
-    return _read(np.frombuffer(content, np.uint8), name, verify_checksum=True)
-
-
-def from_array(content: Bytes, name: object) -> SavedIndex:
-    """Return the index whose file has this content, whose checksum is not compared.
-
-    The arrays of the index are views of `content`. Errors call it `name`.
-
-    Raises:
-        IndexFormatError: it is damaged, or of another format version.
-    """
-    return _read(content, name, verify_checksum=False)
-
-
-def _read(
+def from_content(
     content: Bytes,
     name: object,
     *,
-    verify_checksum: bool,
+    check: bool,
 ) -> SavedIndex:
-    array_file.check(content, name, verify_checksum=verify_checksum)
+    """Return the index whose file has this content; its arrays are views of `content`.
+
+    Args:
+        content: the content of the file.
+        name: name of the file for errors.
+        check: whether to read the whole content and compare its checksum.
+
+    Raises:
+        IndexFormatError: it is damaged, or of another kind or format version.
+    """
+    array_file.check(content, name, verify_checksum=check)
     try:
         return _parse(content)
     except (

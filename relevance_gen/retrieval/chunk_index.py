@@ -591,7 +591,9 @@ def _segments_of(
 
 
 def _unpickled(content: bytes, counter: TokenCounter, encoder: TextEncoder | None) -> ChunkIndex:
-    return _open_saved(storage.from_bytes(content), counter, encoder)
+    array = np.frombuffer(content, np.uint8)
+    saved = storage.from_content(array, "the pickled index", check=True)
+    return _open_saved(saved, counter, encoder)
 
 
 def _open_saved(

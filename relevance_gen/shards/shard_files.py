@@ -125,7 +125,7 @@ class ShardWriter:
 
     def _record(self, path: Path) -> ShardRecord:
         content = np.memmap(path, np.uint8, "r")
-        saved = storage.from_array(content, path.name)
+        saved = storage.from_content(content, path.name, check=False)
         return ShardRecord(
             file=StoredFile.of(path.name, content.data),
             first=0,
@@ -196,7 +196,7 @@ class ShardOpener:
             contents = self._contents([shard.file for shard in new]) if new else ()
             for shard, content in zip(new, contents, strict=True):
                 name = shard.file.name
-                saved = storage.from_array(content, name)
+                saved = storage.from_content(content, name, check=False)
                 if saved.weighting != weighting or saved.n_positions != shard.n_positions:
                     raise IndexFormatError(f"{name} is not the file that belongs to this index")
                 self._files[name] = evolve(saved.segment, passages=None)

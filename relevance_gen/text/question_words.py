@@ -118,12 +118,12 @@ def question_frame(words: Sequence[str]) -> set[int]:
     before_words = ["", *words]
     after_words = [*words[1:], ""]
     for index, word in enumerate(words):
-        before, after = before_words[index], after_words[index]
         is_in_frame = False
         if word in _QUANTITIES:
-            is_in_frame = before == "how"
+            is_in_frame = before_words[index] == "how"
         elif word in _KINDS:
-            is_in_frame = before in _ASKS_FOR_KIND and after == "of"
+            has_before = before_words[index] in _ASKS_FOR_KIND
+            is_in_frame = has_before and after_words[index] == "of"
         elif word in _HAPPENING:
             words_before = words[max(0, index - _MAX_DISTANCE) : index]
             is_in_frame = not _ASKS_WHAT_HAPPENS.isdisjoint(words_before)

@@ -84,7 +84,8 @@ class Occurrences:
         """Return the distinct ids of the words for which `is_number` is True, ascending."""
         occurrences, _ = find_all(self.start, self.digits)
         letters = np.frombuffer(self.folded, np.uint8)
-        start, length = self.start.take(occurrences), self.length.take(occurrences)
+        start = self.start.take(occurrences)
+        length = self.length.take(occurrences)
         flags = number_flags(letters, start, length)
         return unique(self.ids.take(occurrences.compress(flags)))
 
@@ -110,15 +111,20 @@ def is_number(word: str) -> bool:
     return len(word) != _YEAR_DIGITS or word[:2] not in ("19", "20")
 
 
-def number_flags(letters: Bytes, start: Offsets, length: Offsets) -> Flags:
+def number_flags(
+    letters: Bytes,
+    start: Offsets,
+    length: Offsets,
+) -> Flags:
     """Return for each of n words `is_number` of the word, shape (n,).
 
     Args:
-        letters: folded text, with at least one byte after the last word.
+        letters: folded text.
         start: offset of each word, shape (n,).
         length: bytes of each word, shape (n,).
     """
-    first, second = letters.take(start), letters.take(start + 1)
+    first = letters.take(start)
+    second = letters.take(start + 1, mode="clip")
     is_year = (first == ord("1")) & (second == ord("9"))
     is_year |= (first == ord("2")) & (second == ord("0"))
     is_year &= length == _YEAR_DIGITS

@@ -136,12 +136,15 @@ def record_chunk(
         return record
     if text not in record:
         raise missing_field_error(record, text, "text", location)
-    title_value = record.get(title)
-    return {
-        "text": record[text],
-        "title": "" if title_value is None else title_value,
-        "metadata": _metadata_of(record, text, title),
-    }
+    fields = {name: value for name, value in record.items() if value is not None}
+    title_value = fields.get(title, "")
+    for name in (text, title):
+        fields.pop(name, None)
+    nested = fields.get("metadata")
+    if isinstance(nested, Mapping):
+        del fields["metadata"]
+        fields |= nested
+    return {"text": record[text], "title": title_value, "metadata": fields}
 
 
 def missing_field_error(
@@ -163,23 +166,6 @@ def missing_field_error(
     remedy = did_you_mean(name, fields, f"its fields are {listed}")
     rule = f"must have the field {name!a}, which {argument}= names"
     return InvalidRequestError(rule, location, remedy=remedy)
-
-
-def _metadata_of(
-    record: Mapping[Any, Any],
-    text: str,
-    title: str,
-) -> Metadata:
-    metadata = {
-        name: value
-        for name, value in record.items()
-        if name not in (text, title) and value is not None
-    }
-    nested = metadata.get("metadata")
-    if isinstance(nested, Mapping):
-        del metadata["metadata"]
-        metadata |= nested
-    return metadata
 
 
 def _iterable_of(
