@@ -295,22 +295,24 @@ def _windows(segments: Sequence[SegmentArrays]) -> Iterator[_Window]:
 
 def _merged_term_ords(segments: Sequence[SegmentArrays], file: BinaryIO) -> _MergedTermOrds:
     """Number the terms of the merged lexicon; the ordinals are mapped from `file`."""
-    sizes = [segment["ids"].size for segment in segments]
-    # One more element, because an empty file cannot be mapped.
-    mapped = np.memmap(file, np.uint32, "w+", shape=sum(sizes) + 1)
-    term_ords = np.split(mapped, np.cumsum(sizes))[:-1]
+    ends = np.cumsum([segment["ids"].size for segment in segments])
+    starts = [0, *ends.tolist()]  # for each segment, the index of its first ordinal in the file
     n_terms = 0
     n_letters = 0
     for window in _windows(segments):
         window_ords = np.empty(window.order.size, np.uint32)
         window_ords[window.order] = np.cumsum(window.is_first) + (n_terms - 1)
         low = 0
-        for entries, ords in zip(window.ranges, term_ords, strict=True):
+        for segment_index, entries in enumerate(window.ranges):
             high = low + entries.end - entries.start
-            ords[entries.start : entries.end] = window_ords[low:high]
+            index = starts[segment_index] + entries.start
+            file.seek(index * window_ords.itemsize)
+            file.write(window_ords[low:high].data)
             low = high
         n_terms += int(window.is_first.sum())
         n_letters += int(window.sizes("spelling_first")[window.first_entries].sum())
+    mapped = array_file.map_file(file).view(np.uint32)
+    term_ords = np.split(mapped, ends[:-1])
     return _MergedTermOrds(term_ords, n_terms, n_letters)
 
 
