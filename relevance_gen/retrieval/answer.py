@@ -25,7 +25,7 @@ from relevance_gen.retrieval.ports import (
     Segments,
 )
 from relevance_gen.retrieval.query import term_matching
-from relevance_gen.retrieval.query.filters import Filter, check_keys
+from relevance_gen.retrieval.query.filters import Filter, Where, check_keys
 from relevance_gen.retrieval.query.parsing import MAX_CACHED_CHARS, Query, parse
 from relevance_gen.retrieval.query.spelling import (
     Correction,
@@ -40,6 +40,7 @@ from relevance_gen.retrieval.ranking.stage import (
     N_STAGE_CANDIDATES,
     STORED_FIELDS,
     CandidateTable,
+    ChunkFields,
     FeatureSpec,
     Ranking,
     RerankStage,
@@ -81,26 +82,25 @@ def answer(
     chunk_filter = None
     if operators or params.where is not None:
         chunk_filter = Filter.read(params.where, n_positions, operators)
-    if params.distinct is None:
-        ranking = rank(query, params.top_n, segments, chunk_filter, rerank_stages)
-    else:
+    n_ranked = params.top_n
+    if params.distinct is not None:
         reserve("ranked_chunk", n_chunks)
-        ranking = rank(query, max(n_chunks, 1), segments, chunk_filter, rerank_stages)
-    if isinstance(params.where, Mapping) and not ranking.positions.size and n_chunks:
-        check_keys(params.where, metadata_keys(segments))
+        n_ranked = max(n_chunks, 1)
+    ranking = rank(query, n_ranked, segments, chunk_filter, rerank_stages)
     matching_positions = ranking.positions
+    if not matching_positions.size:
+        check_where(params.where, segments)
     if params.min_relative_score and ranking.scores.size:
         min_score = params.min_relative_score * ranking.scores[0]
         ranking = ranking.take(np.flatnonzero(ranking.scores >= min_score))
     if params.fill and matching_positions.size < params.top_n:
-        n_filled = params.top_n if params.distinct is None else n_chunks
-        ranking = fill(ranking, n_filled, segments, chunk_filter, matching_positions)
+        ranking = fill(ranking, n_ranked, segments, chunk_filter, matching_positions)
     n_collapsed: dict[int, int] = {}
     if params.distinct is not None and ranking.positions.size:
-        groups = first_of_each(_group_hashes(params.distinct, ranking.positions, segments))
-        ranking = ranking.take(groups.rows[: params.top_n])
-        n_others = groups.n_others[: params.top_n].tolist()
-        n_collapsed = dict(zip(ranking.positions.tolist(), n_others, strict=True))
+        hashes = _group_hashes(params.distinct, ranking.positions, segments)
+        rows, n_others = first_of_each(hashes, params.top_n)
+        ranking = ranking.take(rows)
+        n_collapsed = dict(zip(ranking.positions.tolist(), n_others.tolist(), strict=True))
     if params.true_order:
         ranking = ranking.take(ranking.positions.argsort())
     return _build_response(params, ranking, segments, token_counts, n_collapsed)
@@ -175,11 +175,8 @@ def _find_corrections(query: Query, unknown: Sequence[str], segments: Segments) 
     if not variants and not misspelled:
         return []
     words = {word: None for variant in variants for text in variant.texts for word in text.split()}
-    terms = []
-    for word in words:
-        (term,) = parse(word.lower(), inflects=True).terms
-        terms.append(term)
-    request = MatchRequest(tuple(terms), misspelled, with_all_terms=True)
+    terms = tuple(parse(word.lower(), inflects=True).terms[0] for word in words)
+    request = MatchRequest(terms, misspelled, with_all_terms=True)
     response = segments.match_terms(request)
     df = dict(zip(words, [match.df for match in response.matches], strict=True))
     corrections = []
@@ -201,11 +198,14 @@ def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[TermMatch]
         InvalidRequestError: more than `MAX_INFLECTIONS` terms begin with a prefix in the query.
     """
     matches = segments.match_terms(MatchRequest(query.terms)).matches
-    terms = list(query.terms)
-    has_crowded = False
+    crowded = []
     for i, term_match in enumerate(matches):
-        if term_match.match.ids.size <= term_matching.MAX_INFLECTIONS:
-            continue
+        if term_match.match.ids.size > term_matching.MAX_INFLECTIONS:
+            crowded.append(i)
+    if not crowded:
+        return query, matches
+    terms = list(query.terms)
+    for i in crowded:
         term = terms[i]
         if term.is_prefix:
             raise InvalidRequestError(
@@ -215,9 +215,6 @@ def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[TermMatch]
                 remedy="use a longer prefix",
             )
         terms[i] = evolve(term, is_inflected=False)
-        has_crowded = True
-    if not has_crowded:
-        return query, matches
     query = evolve(query, terms=tuple(terms))
     return query, segments.match_terms(MatchRequest(query.terms)).matches
 
@@ -276,9 +273,7 @@ def score(
         features=dict(zip(features, candidates.features, strict=False)),
     )
     for stage in query.stages:
-        if not stage.n_best:
-            stage.score(table, segments)
-        elif table.stage_rows.size:
+        if table.stage_rows.size or not stage.n_best:
             raise_if_cancelled()
             stage.score(table, segments)
     table.columns[LEXICAL] = table.scores
@@ -299,6 +294,16 @@ def _confidence(table: CandidateTable) -> float:
     if COVERAGE in table.columns:
         coverage = float(table.columns[COVERAGE].take(rows).max()) / COVERAGE_WEIGHT
     return confidence(best_score, coverage, table.query.terms)
+
+
+def check_where(where: Where | None, segments: Segments) -> None:
+    """Check the metadata keys of a filter that no chunk passes.
+
+    Raises:
+        InvalidRequestError: no chunk has one of the keys.
+    """
+    if isinstance(where, Mapping) and segments.statistics.n_chunks:
+        check_keys(where, metadata_keys(segments))
 
 
 def metadata_keys(segments: Segments) -> frozenset[str] | None:
@@ -327,6 +332,16 @@ def _group_hashes(distinct: str | GroupKeys, positions: Offsets, segments: Segme
     return hashes
 
 
+def stored_fields(positions: Offsets, segments: Segments) -> Sequence[ChunkFields]:
+    """Return the stored fields of the chunks at the given positions."""
+    if not positions.size:
+        return []
+    rows: list[ChunkFields] = segments.extract_features(
+        FeatureRequest(positions, (STORED_FIELDS,))
+    )[0].rows
+    return rows
+
+
 def _build_response(
     params: SearchParams,
     ranking: Ranking,
@@ -344,10 +359,7 @@ def _build_response(
         n_collapsed: for the position of a result, the number of chunks that `params.distinct` left
             out because they have the same value; 0 for a position that is not in the mapping.
     """
-    chunks = []
-    if ranking.positions.size:
-        request = FeatureRequest(ranking.positions, (STORED_FIELDS,))
-        chunks = segments.extract_features(request)[0].rows
+    chunks = stored_fields(ranking.positions, segments)
     spans: Sequence[tuple[Span, ...] | None] = [None] * len(chunks)
     if params.spans and chunks:
         spans = highlight([chunk.text for chunk in chunks], ranking.terms)

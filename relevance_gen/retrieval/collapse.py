@@ -73,21 +73,17 @@ def _hash(metadata: Metadata, key: str) -> int:
     return max(int.from_bytes(digest, "little"), 1)
 
 
-@frozen(eq=False)
-class Groups:
-    """The result of collapsing a ranking: the first chunk with each value of a metadata key.
+def first_of_each(hashes: Ids, n: int) -> tuple[Offsets, Offsets]:
+    """Collapse a ranking: return the first n chunks that no earlier chunk has the same value as.
 
-    Every chunk without the key is also included.
-    """
+    Args:
+        hashes: hash of each ranked chunk's value under a metadata key. A chunk with hash 0 lacks
+            the key, and is never left out.
+        n: maximum number of chunks to return.
 
-    rows: Offsets  # rows of the ranking, ascending, shape (m,)
-    n_others: Offsets  # number of other chunks with the same value, shape (m,)
-
-
-def first_of_each(hashes: Ids) -> Groups:
-    """Return the first chunk with each value, given the hash of each ranked chunk's value.
-
-    Every chunk with hash 0, which means that it lacks the key, is in the result.
+    Returns:
+        The rows of these chunks in the ranking, ascending, and for each of them the number of other
+        chunks with the same value.
     """
     order = hashes.argsort(kind="stable")
     first, counts = runs(hashes[order])
@@ -96,5 +92,5 @@ def first_of_each(hashes: Ids) -> Groups:
     n_others[hashes == 0] = 0
     is_first = hashes == 0
     is_first[order[first]] = True
-    rows = is_first.nonzero()[0]
-    return Groups(rows, n_others[rows])
+    rows = is_first.nonzero()[0][:n]
+    return rows, n_others[rows]

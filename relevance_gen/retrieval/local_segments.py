@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -149,8 +149,6 @@ class LocalSegments:
     def match_terms(self, request: MatchRequest) -> MatchResponse:
         """Return the terms that words of the query match, in all segments together."""
         raise_if_cancelled()
-        if len(self.scorers) == 1:
-            return self.scorers[0].match_terms(request)
         parts = [scorer.match_terms(request) for scorer in self.scorers]
         return MatchResponse.merge(parts, request)
 
@@ -160,31 +158,27 @@ class LocalSegments:
         `Candidates.features` has the features of the best `request.n_features` of these chunks.
         """
         raise_if_cancelled()
-        if len(self.scorers) == 1:
-            candidates = self.scorers[0].top_candidates(request)
-        else:
-            parts = [scorer.top_candidates(request) for scorer in self.scorers]
-            candidates = Candidates.merge(parts, request)
+        parts = [scorer.top_candidates(request) for scorer in self.scorers]
+        candidates = Candidates.merge(parts, request)
         if not request.n_features:
             return candidates
         rows = best_rows(candidates.scores, candidates.is_allowed, request.n_features)
         positions = candidates.positions[rows]
-        features: list[Any] = [None] * len(request.features)
+        features = dict.fromkeys(request.features)
         specs = []
         for spec in request.features:
             if spec.max_chunks is None or positions.size <= spec.max_chunks:
                 specs.append(spec)
         if specs and positions.size:
             extracted = self.extract_features(FeatureRequest(positions, tuple(specs)))
-            for spec, spec_features in zip(specs, extracted, strict=True):
-                features[request.features.index(spec)] = spec_features
+            features.update(zip(specs, extracted, strict=True))
         return Candidates(
             positions=candidates.positions,
             scores=candidates.scores,
             is_verbatim=candidates.is_verbatim,
             is_allowed=candidates.is_allowed,
             feature_positions=positions,
-            features=tuple(features),
+            features=tuple(features.values()),
         )
 
     def extract_features(self, request: FeatureRequest) -> tuple[Any, ...]:
@@ -206,8 +200,6 @@ class LocalSegments:
             and the features of these chunks in that order, one `Features` for each spec.
         """
         raise_if_cancelled()
-        if len(self.scorers) == 1:
-            return self.scorers[0].extract_features(request)
         parts = []
         for scorer in self.scorers:
             part = scorer.extract_features(request)
@@ -399,7 +391,7 @@ class SegmentScorer:
             The distinct chunk ordinals, ascending, and the sum of the counts of each, which are
             added in the order of the terms.
         """
-        n_chunks = self.segment.positions.size
+        n_chunks = self.segment.size
         if chunk.size > n_chunks // _DENSE_DIVISOR:
             sums = np.bincount(chunk, tf, n_chunks)
             has_term = (sums > 0.0).nonzero()[0]
@@ -416,41 +408,37 @@ class SegmentScorer:
 
     def top_candidates(self, request: CandidateRequest) -> Candidates:
         """Return the chunks with the highest lexical scores, without features."""
-        sums = self._lexical_sums(request.terms)
-        if sums is None and not request.includes_unmatched:
-            return _NO_CANDIDATES
         segment, denominators = self.segment, self.denominators
+        sums = self._lexical_sums(request.terms)
+        if sums is None:
+            if not (request.includes_unmatched and segment.size):
+                return _NO_CANDIDATES
+            sums = np.zeros(segment.size)
         is_allowed = None
         if request.filter is not None:
             is_allowed = request.filter.allowed(segment, by_prefix=self._by_prefix)
-        verbatim = _NO_ORDS
-        selected = []
-        if sums is not None:
-            selected.append(best_quotients(sums, denominators, self._min_denominator, request.n))
-            if is_allowed is not None:
-                allowed_sums = np.where(is_allowed, sums, 0.0)
-                selected.append(
-                    best_quotients(allowed_sums, denominators, self._min_denominator, request.n)
-                )
-            verbatim = self._verbatim(request.terms, sums)
-            if verbatim.size:
-                selected.append(verbatim)
+        selected = [best_quotients(sums, denominators, self._min_denominator, request.n)]
+        if is_allowed is not None:
+            allowed_sums = np.where(is_allowed, sums, 0.0)
+            selected.append(
+                best_quotients(allowed_sums, denominators, self._min_denominator, request.n)
+            )
+        verbatim = self._verbatim(request.terms, sums)
+        if verbatim.size:
+            selected.append(verbatim)
         if request.includes_unmatched:
             is_result = segment.live if is_allowed is None else segment.live & is_allowed
             selected.append(is_result.nonzero()[0])
         chunk_ords = selected[0] if len(selected) == 1 else unique(np.concatenate(selected))
         is_verbatim = np.zeros(chunk_ords.size, bool)
         is_verbatim[chunk_ords.searchsorted(verbatim)] = True
-        scores = np.zeros(chunk_ords.size)
-        if sums is not None:
-            scores = sums.take(chunk_ords) / denominators.take(chunk_ords)
         if is_allowed is None:
             is_allowed_candidate = np.ones(chunk_ords.size, bool)
         else:
             is_allowed_candidate = is_allowed[chunk_ords]
         return Candidates(
             positions=segment.positions.take(chunk_ords),
-            scores=scores,
+            scores=sums.take(chunk_ords) / denominators.take(chunk_ords),
             is_verbatim=is_verbatim,
             is_allowed=is_allowed_candidate,
         )
@@ -473,9 +461,9 @@ class SegmentScorer:
         chunks: list[ChunkOrds] = []
         values: list[Floats] = []
         n_postings = 0
-        for i, postings in zip(content, self._postings_of(terms, content), strict=True):
+        for weight, postings in self._weighted_postings(terms, content):
             chunks.append(postings.chunk)
-            values.append(terms.weights[i] * postings.weight)
+            values.append(weight * postings.weight)
             n_postings += postings.chunk.size
             if n_postings >= _BATCH_POSTINGS:
                 sums = self._add(sums, chunks, values)
@@ -484,19 +472,22 @@ class SegmentScorer:
             sums = self._add(sums, chunks, values)
         if sums is None or not stop_words:
             return sums
-        for i, postings in zip(stop_words, self._postings_of(terms, stop_words), strict=True):
+        for weight, postings in self._weighted_postings(terms, stop_words):
             chunk = postings.chunk.astype(np.intp)  # converted once for two uses as an index
             before = sums.take(chunk)
-            sums[chunk] = before + terms.weights[i] * postings.weight * (before > 0.0)
+            sums[chunk] = before + weight * postings.weight * (before > 0.0)
         return sums
 
-    def _postings_of(self, terms: WeightedTerms, indices: Sequence[int]) -> Iterator[TermPostings]:
-        """Yield the postings of the words at the given indices of ``terms.query.terms``."""
-        words, matches = [], []
+    def _weighted_postings(
+        self, terms: WeightedTerms, indices: Sequence[int]
+    ) -> Iterator[tuple[float, TermPostings]]:
+        """Yield the weights and postings of the words at the given indices of `terms.query.terms`."""
+        words, matches, weights = [], [], []
         for i in indices:
             words.append(terms.query.terms[i])
             matches.append(terms.matches[i])
-        return self.postings_of(words, matches)
+            weights.append(terms.weights[i])
+        return zip(weights, self.postings_of(words, matches), strict=True)
 
     def _add(
         self, sums: Floats | None, chunks: Sequence[ChunkOrds], values: Sequence[Floats]
@@ -514,7 +505,7 @@ class SegmentScorer:
         chunk = np.concatenate(chunks, dtype=np.intp)
         value = np.concatenate(values)
         if sums is None:
-            n_chunks = self.segment.positions.size
+            n_chunks = self.segment.size
             return np.asarray(np.bincount(chunk, value, n_chunks), np.float64)
         np.add.at(
             sums, chunk, value
@@ -594,7 +585,11 @@ class SegmentScorer:
         if request.occupied is not None:
             inventory["is_occupied"] = segment.find(request.occupied) >= 0
         if request.with_metadata_keys:
-            inventory["metadata_keys"] = _metadata_keys(segment.chunks.metadata, live)
+            keys: set[str] = set()
+            for chunk_ord, metadata in segment.chunks.metadata.items():
+                if live[chunk_ord]:
+                    keys.update(metadata)
+            inventory["metadata_keys"] = frozenset(keys)
         if request.sample_size:
             chunk_ords = np.flatnonzero(live)
             if chunk_ords.size > request.sample_size:
@@ -604,13 +599,3 @@ class SegmentScorer:
             inventory["sample_hashes"] = segment.hashes[chunk_ords]
             inventory["sample_positions"] = segment.positions[chunk_ords]
         return Inventory(segment.statistics.n_chunks, **inventory)
-
-
-def _metadata_keys(
-    metadata: Mapping[int, Mapping[str, Any]], live: npt.NDArray[np.bool_]
-) -> frozenset[str]:
-    keys: set[str] = set()
-    for chunk_ord, chunk_metadata in metadata.items():
-        if live[chunk_ord]:
-            keys.update(chunk_metadata)
-    return frozenset(keys)

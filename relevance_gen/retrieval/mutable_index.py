@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar, overload
+from typing import Final, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -14,13 +14,13 @@ from relevance_gen.checks import as_list, is_integer, string, to_python_scalar
 from relevance_gen.errors import InvalidRequestError, shorten
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.records.validation import Blank, read_chunks
-from relevance_gen.retrieval.answer import metadata_keys
+from relevance_gen.retrieval.answer import check_where, metadata_keys, stored_fields
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.retrieval.explanation import explain
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
-from relevance_gen.retrieval.ports import FeatureRequest, InventoryRequest, Segments
-from relevance_gen.retrieval.query.filters import Filter, Where, check_keys
-from relevance_gen.retrieval.ranking.stage import STORED_FIELDS, RerankStage
+from relevance_gen.retrieval.ports import InventoryRequest, Segments
+from relevance_gen.retrieval.query.filters import Filter, Where
+from relevance_gen.retrieval.ranking.stage import RerankStage
 from relevance_gen.types import Chunk, Explanation, Metadata
 
 T = TypeVar("T")
@@ -179,7 +179,7 @@ class MutableIndex(BaseIndex):
         ['Dogs bark.', 'Cats meow.']
         """
         string.check("key", key)
-        validated = read_chunks(chunks, blank="error", text=text)
+        validated = read_chunks(chunks, text=text)
         where = {key: identifiers(validated, key)}
         if not validated.texts:
             return self._no_positions()
@@ -238,7 +238,7 @@ def check_position(name: str, value: object, n_positions: int, segments: Segment
     Raises:
         InvalidRequestError: the position is invalid; the error names the field `name`.
     """
-    return int(_check_all([value], lambda _: name, n_positions, segments)[0])
+    return int(_check_all([value], name, n_positions, segments)[0])
 
 
 def check_positions(values: object, n_positions: int, segments: Segments) -> Offsets:
@@ -254,7 +254,7 @@ def check_positions(values: object, n_positions: int, segments: Segments) -> Off
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):
         remedy = "put a single one in a list"
         raise InvalidRequestError.must_be("positions", "a list of positions", values, remedy=remedy)
-    return unique(_check_all(list(values), lambda i: f"positions[{i}]", n_positions, segments))
+    return unique(_check_all(list(values), "positions[{}]", n_positions, segments))
 
 
 def positions_to_remove(
@@ -274,10 +274,9 @@ def positions_to_remove(
         )
     if where is None:
         return check_positions(positions, n_positions, segments)
-    request = InventoryRequest(with_positions=True, filter=Filter.read(where, n_positions))
-    matching = segments.inventory(request).positions
-    if isinstance(where, Mapping) and not matching.size and segments.statistics.n_chunks:
-        check_keys(where, metadata_keys(segments))
+    matching = positions_with(where, n_positions, segments)
+    if not matching.size:
+        check_where(where, segments)
     return matching
 
 
@@ -297,24 +296,27 @@ def identifiers(chunks: Chunks, key: str) -> list[str | int]:
     return values
 
 
-def positions_with(where: Mapping[str, Any], n_positions: int, segments: Segments) -> Offsets:
-    """Return the positions of all chunks that pass a filter of metadata, ascending."""
+def positions_with(where: Where, n_positions: int, segments: Segments) -> Offsets:
+    """Return the positions of all chunks that pass a filter, ascending."""
     request = InventoryRequest(with_positions=True, filter=Filter.read(where, n_positions))
     return segments.inventory(request).positions
 
 
-def _check_all(
-    values: list[object], name: Callable[[int], str], n_positions: int, segments: Segments
-) -> Offsets:
+def _check_all(values: list[object], name: str, n_positions: int, segments: Segments) -> Offsets:
+    """Return the values, which must be positions of chunks, in an array.
+
+    In the error for value i, the field is the format string `name` with the argument i.
+    """
     values = list(map(to_python_scalar, values))
     for i, value in enumerate(values):
         if not is_integer(value) or not 0 <= value < n_positions:
-            raise InvalidRequestError.must_be(name(i), f"an integer in [0, {n_positions})", value)
+            allowed = f"an integer in [0, {n_positions})"
+            raise InvalidRequestError.must_be(name.format(i), allowed, value)
     positions = np.array(values, np.int64)
     is_occupied = segments.inventory(InventoryRequest(occupied=positions)).is_occupied
     for i in np.flatnonzero(~is_occupied).tolist():
         allowed = "the position of a chunk that was not removed"
-        raise InvalidRequestError.must_be(name(i), allowed, values[i])
+        raise InvalidRequestError.must_be(name.format(i), allowed, values[i])
     return positions
 
 
@@ -377,10 +379,8 @@ def chunks_by_index(
 
 def chunks_at(segments: Segments, positions: Offsets) -> list[Chunk]:
     """Return the chunks at the given positions, each of which must have a chunk."""
-    if not positions.size:
-        return []
-    fields = segments.extract_features(FeatureRequest(positions, (STORED_FIELDS,)))[0].rows
     chunks = []
+    fields = stored_fields(positions, segments)
     for chunk, position in zip(fields, positions.tolist(), strict=True):
         chunks.append(Chunk(chunk.text, chunk.metadata, position, chunk.title))
     return chunks

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, TypedDict, TypeVar, get_args
 
 from attrs import NOTHING, Attribute, evolve, field, fields, fields_dict, frozen
@@ -306,24 +307,6 @@ def take_models(options: dict[str, Any]) -> SearchModels:
     return SearchModels(encoder, reranker)
 
 
-def _documentation() -> dict[str, str]:
-    """Return the documentation of each option by name.
-
-    The documentation is read from the docstrings of `SearchParams` and `SearchModels`; that of
-    ``allow_partial`` is a constant.
-    """
-    entries = dict(_ENTRY.findall(SearchParams.__doc__ or ""))
-    entries |= dict(_ENTRY.findall(SearchModels.__doc__ or ""))
-    return entries | {"allow_partial": ALLOW_PARTIAL}
-
-
-def _default_of(name: str) -> Any:
-    if name == "allow_partial":
-        return False
-    attribute = (fields_dict(SearchParams) | fields_dict(SearchModels))[name]
-    return inspect.Parameter.empty if attribute.default is NOTHING else attribute.default
-
-
 def with_options(
     options_class: type, without: tuple[str, ...] = ()
 ) -> Callable[[Function], Function]:
@@ -339,37 +322,45 @@ def with_options(
         options_class: a typed dictionary whose keys are the names of the options.
         without: names of options that are not shown.
     """
+    annotations = dict(options_class.__annotations__)
+    for name in without:
+        del annotations[name]
 
     def decorate(function: Function) -> Function:
-        annotations = dict(options_class.__annotations__)
-        for name in without:
-            del annotations[name]
         signature = inspect.signature(function)
         *parameters, options = signature.parameters.values()
-        for name in annotations:
+        attributes = fields_dict(SearchParams) | fields_dict(SearchModels)
+        for name, annotation in annotations.items():
             parameter = inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=_default_of(name),
-                annotation=getattr(annotations[name], "__forward_arg__", annotations[name]),
+                default=attributes[name].default if name in attributes else False,
+                annotation=getattr(annotation, "__forward_arg__", annotation),
             )
             parameters.append(parameter)
         if options.annotation != f"Unpack[{options_class.__name__}]":
             parameters.append(options)
         function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         if function.__doc__:
-            documentation = _documentation()
-            placeholder = _PLACEHOLDER.search(function.__doc__)
-            if placeholder is not None:
-                indent = placeholder[1]
-                entries = []
-                for name in annotations:
-                    lines = [line.strip() for line in documentation[name].splitlines()]
-                    text = f"\n{indent}    ".join(lines)
-                    entries.append(f"\n{indent}{name}: {text}")
-                before = function.__doc__[: placeholder.start()]
-                after = function.__doc__[placeholder.end() :]
-                function.__doc__ = before + "".join(entries) + after
+            document = partial(_document, annotations)
+            function.__doc__ = _PLACEHOLDER.sub(document, function.__doc__)
         return function
 
     return decorate
+
+
+def _document(names: Iterable[str], placeholder: re.Match[str]) -> str:
+    """Return the documentation of options, with the indentation of the placeholder.
+
+    It is read from the docstrings of `SearchParams` and `SearchModels`; that of ``allow_partial``
+    is a constant.
+    """
+    documentation = {"allow_partial": ALLOW_PARTIAL}
+    for documented in (SearchParams, SearchModels):
+        documentation |= _ENTRY.findall(documented.__doc__ or "")
+    entries = ""
+    indent = placeholder[1]
+    for name in names:
+        lines = map(str.strip, documentation[name].splitlines())
+        entries += f"\n{indent}{name}: " + f"\n{indent}    ".join(lines)
+    return entries

@@ -40,7 +40,7 @@ from relevance_gen.retrieval.ranking.stage import (
     WeightedTerms,
     merge_features,
 )
-from relevance_gen.retrieval.ranking.top_n import at_least_as_good
+from relevance_gen.retrieval.ranking.top_n import best_rows
 from relevance_gen.retrieval.weighting import Weighting
 
 _NO_POSITIONS: Final[Offsets] = np.zeros(0, np.int64)
@@ -205,9 +205,7 @@ class Candidates:
         is_allowed = np.concatenate([_NO_FLAGS, *(part.is_allowed for part in parts)])
         is_selected = is_verbatim | request.includes_unmatched
         if not request.includes_unmatched:
-            is_selected[at_least_as_good(scores, request.n)] = True
-            allowed = is_allowed.nonzero()[0]
-            is_selected[allowed[at_least_as_good(scores[allowed], request.n)]] = True
+            is_selected[best_rows(scores, is_allowed, request.n)] = True
         rows = is_selected.nonzero()[0]
         rows = rows[positions[rows].argsort()]
         # Features of chunks that are not among the merged candidates do no harm.
@@ -304,8 +302,10 @@ def merge_extracted(
         The rows of the chunks that any segment has, ascending, and a tuple with the features of
         these chunks for each spec, in the order of the rows. Both are empty without `parts`.
     """
+    if len(parts) == 1:
+        return parts[0]
     if not parts:
-        return np.zeros(0, np.int64), ()
+        return _NO_POSITIONS, ()
     rows = np.sort(np.concatenate([part_rows for part_rows, _ in parts]))
     merged_rows = [rows.searchsorted(part_rows) for part_rows, _ in parts]
     features = []

@@ -37,15 +37,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import chain, repeat
 from typing import Any, Final, get_args
 
 import numpy as np
 import numpy.typing as npt
 from attrs import evolve, frozen
 
-from relevance_gen.arrays import Floats, Ids, find, sum_by
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.arrays import Floats, Ids, find, runs, sum_by
+from relevance_gen.checks import one_of
 from relevance_gen.index import formulas
 from relevance_gen.index.formulas import saturate_scalar
 from relevance_gen.index.segment import Segment, Statistics
@@ -69,14 +68,6 @@ _MAX_CONTENT_WORDS: Final = 3
 """Maximum number of content words with which stop words have an idf above 0."""
 
 
-@frozen
-class OwnTerm:
-    """A word of the query, as used to match the query against itself."""
-
-    weight: float  # weight of the word in the query, including idf
-    saturated_tf: float  # `saturate_scalar` of its number of occurrences
-
-
 @frozen(eq=False)
 class Weighting:
     """The formulas of a ranking: term weights, length normalization and scoring stages."""
@@ -94,9 +85,10 @@ class Weighting:
     # returns the length normalization of each chunk, which divides its scalar product; above 0,
     # shape (N,)
     denominators: Callable[[Segment, Statistics], Floats]
-    # returns the score of words matched against themselves, given their norm as a chunk, the
-    # query's norm, and the mean norm of chunks
-    self_match: Callable[[Sequence[OwnTerm], float, float, float], SelfMatch]
+    # returns the score of words matched against themselves, given for each word its query weight
+    # times its saturated count, their norm as a chunk, the query's norm, and the mean norm of
+    # chunks
+    self_match: Callable[[Sequence[float], float, float, float], SelfMatch]
     # returns the stages for a query, in the order in which they run
     stages: Callable[[WeightedTerms], tuple[Stage, ...]]
 
@@ -125,32 +117,33 @@ class Weighting:
                 the number of chunks with any of them.
             statistics: the statistics of all segments together.
         """
-        matches, df, qtf = [], [], []
-        for term, term_match in zip(query.terms, term_matches, strict=True):
-            matches.append(term_match.match)
-            df.append(term_match.df)
-            qtf.append(term.qtf)
+        matches = tuple([term_match.match for term_match in term_matches])
+        df = tuple([term_match.df for term_match in term_matches])
         idf = self.idf(df, query.terms, statistics.n_chunks)
-        own_terms, known_terms, known_weights, unknown_idf = [], [], [], []
-        for i, (n_chunks, term_idf) in enumerate(zip(df, idf, strict=True)):
-            term_weight = (1.0 + math.log(qtf[i])) * term_idf
-            own_term = OwnTerm(term_weight, saturate_scalar(qtf[i]))
-            own_terms.append(own_term)
+        # The summands of the query matched against itself, before normalization: of all words, of
+        # those that occur in a chunk, and the idf of the others.
+        own_weights, own_summands = [], []
+        known_weights, known_summands, unknown_idf = [], [], []
+        for term, n_chunks, term_idf in zip(query.terms, df, idf, strict=True):
+            own_weight = (1.0 + math.log(term.qtf)) * term_idf
+            own_summand = own_weight * saturate_scalar(term.qtf)
+            own_weights.append(own_weight)
+            own_summands.append(own_summand)
             if n_chunks:
-                known_terms.append(own_term)
-                known_weights.append(own_term.weight)
+                known_weights.append(own_weight)
+                known_summands.append(own_summand)
             elif term_idf > 0.0:
                 unknown_idf.append(term_idf)
         norm = math.hypot(*known_weights) or 1.0
         weights = []
-        for own_term, term_idf in zip(own_terms, idf, strict=True):
-            weight = own_term.weight * term_idf if self.needs_all_terms else own_term.weight
+        for own_weight, term_idf in zip(own_weights, idf, strict=True):
+            weight = own_weight * term_idf if self.needs_all_terms else own_weight
             weights.append(weight / norm)
         token_ids = _ids_of_tokens(query, df)
         terms = WeightedTerms(
             query=query,
-            matches=tuple(matches),
-            df=tuple(df),
+            matches=matches,
+            df=df,
             idf=idf,
             weights=tuple(weights),
             norm=norm,
@@ -159,19 +152,17 @@ class Weighting:
         )
         stages = self.stages(terms)
         known_norm = _norm(token_ids, query.terms)
-        own = self.self_match(known_terms, known_norm, norm, statistics.mean_norm)
+        own = self.self_match(known_summands, known_norm, norm, statistics.mean_norm)
         reference = _self_score(own, stages)
         known_share = 1.0
         if unknown_idf:
             # The whole query matched against itself: with the words that occur in no chunk, except
-            # words without weight.
-            is_weighted, weighted_terms = [], []
-            for own_term, n_chunks, term_idf in zip(own_terms, df, idf, strict=True):
+            # words without weight, whose summands are 0.
+            is_weighted = []
+            for n_chunks, term_idf in zip(df, idf, strict=True):
                 is_weighted.append(n_chunks > 0 or term_idf > 0.0)
-                if is_weighted[-1]:
-                    weighted_terms.append(own_term)
             whole_norm = _norm(_ids_of_tokens(query, is_weighted), query.terms)
-            whole = self.self_match(weighted_terms, whole_norm, norm, statistics.mean_norm)
+            whole = self.self_match(own_summands, whole_norm, norm, statistics.mean_norm)
             whole = evolve(whole, unknown_idf=math.fsum(unknown_idf))
             known_share = min(reference / _self_score(whole, stages), 1.0)
         return WeightedQuery(terms, stages, own.cosine, reference, known_share)
@@ -224,20 +215,10 @@ def _norm(ids: Ids, terms: Sequence[QueryTerm]) -> float:
 def _square_sum(ids: Ids) -> float:
     """Return the sum of the squared saturated counts of the tokens with these ids, ascending."""
     if ids.size <= _MAX_LISTED_TOKENS:
-        squares = []
-        for tf in Counter(ids.tolist()).values():
-            squares.append((tf / (tf + formulas.SATURATION)) ** 2)
-        return math.fsum(squares)
-    edges = np.flatnonzero(ids[1:] != ids[:-1])
-    # Number of terms that occur once, twice, and so on.
-    all_tf = np.diff(edges, prepend=-1, append=ids.size - 1)
-    n_terms_of = np.bincount(all_tf)
-    repeated_squares = []
-    for tf in n_terms_of.nonzero()[0].tolist():
-        if tf:
-            square = saturate_scalar(tf) ** 2
-            repeated_squares.append(repeat(square, int(n_terms_of[tf])))
-    return math.fsum(chain.from_iterable(repeated_squares))
+        counts = [*Counter(ids.tolist()).values()]
+    else:
+        counts = runs(ids)[1].tolist()
+    return math.fsum((tf / (tf + formulas.SATURATION)) ** 2 for tf in counts)
 
 
 def _idf_of_content(
@@ -264,14 +245,11 @@ def _idf_of_content(
 
 
 def _pivoted_self_match(
-    terms: Sequence[OwnTerm], chunk_norm: float, query_norm: float, mean_norm: float
+    summands: Sequence[float], chunk_norm: float, query_norm: float, mean_norm: float
 ) -> SelfMatch:
     pivot = (1.0 - formulas.SLOPE) * mean_norm + formulas.SLOPE * chunk_norm
     denominator = (pivot or 1.0) * query_norm
-    summands = []
-    for term in terms:
-        summands.append(term.weight * term.saturated_tf)
-    return SelfMatch(math.fsum(summands) / denominator, denominator, unknown_idf=0.0)
+    return SelfMatch(math.fsum(summands) / denominator, denominator)
 
 
 def _pivoted_denominators(segment: Segment, statistics: Statistics) -> Floats:
@@ -331,7 +309,7 @@ COSINE: Final = Weighting(
     saturate=formulas.sublinear,
     idf=_idf_as_scikit_learn,
     denominators=_lengths,
-    self_match=lambda *_: SelfMatch(1.0, 1.0, unknown_idf=0.0),
+    self_match=lambda *_: SelfMatch(1.0, 1.0),
     stages=lambda _: (ScoreNormalization(formulas.clip_to_one),),
 )
 
@@ -346,7 +324,5 @@ def weighting_named(name: object) -> Weighting:
     Raises:
         InvalidRequestError: no weighting has the name.
     """
-    if not isinstance(name, str) or name not in _WEIGHTINGS:
-        allowed = " or ".join(f'"{known}"' for known in get_args(WeightingName))
-        raise InvalidRequestError.must_be("weighting", allowed, name)
+    one_of(*get_args(WeightingName)).check("weighting", name)
     return _WEIGHTINGS[name]

@@ -317,7 +317,7 @@ class SelfMatch:
 
     cosine: float  # cosine of the query with itself as a chunk
     denominator: float  # the length normalization of that chunk, times the query's norm
-    unknown_idf: float  # sum of the idf of words that occur in no chunk
+    unknown_idf: float = 0.0  # sum of the idf of words that occur in no chunk
 
 
 class Stage(ABC):
