@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from os import PathLike
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 from attrs import define, evolve, field
@@ -275,9 +275,8 @@ class ChunkIndex(MutableIndex):
         if state.is_counted and self._counter.is_loaded:
             token_counts = SearchMetadata(of_query(), state.n_tokens())
         else:
-            of_chunks = state.n_tokens().__int__ if state.is_counted else state.n_tokens
             token_counts = SearchMetadata.lazy(
-                num_query_tokens=of_query, num_context_tokens=of_chunks
+                num_query_tokens=of_query, num_context_tokens=state.n_tokens
             )
         return answer(params, state.segments, state.n_positions, token_counts, rerank_stages)
 
@@ -302,12 +301,7 @@ class ChunkIndex(MutableIndex):
 
     def _add(self, chunks: Chunks, find_replaced: FindPositions | None = None) -> range:
         non_blank, positions = chunks.without_blank()
-        passages = (
-            None
-            if self._encoder is None
-            else Passages.encode(non_blank.texts, self._encoder, titles=non_blank.titles)
-        )
-        new = evolve(build(non_blank, positions), passages=passages)
+        (new,) = _segments_of(non_blank, positions, self._encoder, n_jobs=None, progress=None)
         with self._change_lock:
             state = self._state
             segments: Sequence[Segment] = state.segments.segments
@@ -471,21 +465,17 @@ class ChunkIndex(MutableIndex):
             EncoderError: the encoder failed.
             OSError: the source cannot be read, or the file cannot be written.
         """
-        weigher, counter, encoder = (
-            weighting_named(weighting),
-            token_counter(encoding),
-            SearchModels(encoder).encoder,
-        )
+        weigher = weighting_named(weighting)
+        counter = token_counter(encoding)
+        encoder = SearchModels(encoder).encoder
         target = storage.check_target(path, overwrite=overwrite)
         records = Records(source, text, title, blank, memory_bytes)
         n_chunks = n_tokens = 0
 
         def report_progress(done: int, _: int) -> None:
             if report is not None:
-                report(
-                    n_chunks + done,
-                    max(n_chunks + done, round(records.n_read / records.read_fraction)),
-                )
+                n_estimated = round(records.n_read / records.read_fraction)
+                report(n_chunks + done, max(n_chunks + done, n_estimated))
 
         with (
             reporting(progress) as report,
@@ -499,14 +489,15 @@ class ChunkIndex(MutableIndex):
                 n_chunks += positions.size
                 n_tokens += counter.count_all(chunks.texts)
                 del chunks, segment, segments  # before the next block is read
-            settings: dict[str, Any] = {"weighting": weigher.name, "encoding": counter.name}
-            settings |= {
+            settings = {
+                "weighting": weigher.name,
+                "encoding": counter.name,
                 "fingerprint": counter.fingerprint,
                 "encoder": encoder and encoder.fingerprint,
+                "n_positions": records.n_read,
+                "n_context_tokens": n_tokens,
             }
-            spill.merge(
-                file, {**settings, "n_positions": records.n_read, "n_context_tokens": n_tokens}
-            )
+            spill.merge(file, settings)
         return cls.load(target, encoding=encoding, encoder=encoder, check=False)
 
     @classmethod
@@ -543,11 +534,11 @@ class ChunkIndex(MutableIndex):
                 if saved.encoder is None
                 else "holds the vectors of another model or prefix"
             )
-            rule, remedy = (
+            raise InvalidRequestError(
                 f"must be the encoder that {path} was built with: the file {problem}",
-                "build it again, or pass none",
+                "encoder",
+                remedy="build it again, or pass none",
             )
-            raise InvalidRequestError(rule, "encoder", remedy=remedy)
         return _open_saved(saved, counter, encoder)
 
 

@@ -34,7 +34,6 @@ from relevance_gen.retrieval.query.term_matching import (
     Match,
     TermMatch,
     TermPostings,
-    find_prefixed,
     inflections_among,
     live_inflections,
 )
@@ -358,11 +357,13 @@ class SegmentScorer:
 
     def _read_postings(self, term: QueryTerm, match: Match | None) -> TermPostings:
         postings = self.segment.postings
-        if match is None and term.is_prefix:
-            inflections = find_prefixed(postings, term.term_id, term.word)
-        elif match is None:
+        if match is None:
             inflections = live_inflections(
-                postings, term.term_id, term.word, by_prefix=self._by_prefix
+                postings,
+                term.term_id,
+                term.word,
+                by_prefix=self._by_prefix,
+                is_prefix=term.is_prefix,
             )
         else:
             inflections = inflections_among(postings, match)

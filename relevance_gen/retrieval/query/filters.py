@@ -209,7 +209,7 @@ class _Bounds:
     """Bounds of numbers, or of strings, which are compared by code points, as ISO dates are."""
 
     limits: Mapping[str, Any]
-    are_strings: bool
+    compared_type: type  # as `_compared_type` returns it for each of the limits
 
     @classmethod
     def read(cls, name: str, value: Mapping[Any, Any]) -> Self:
@@ -227,26 +227,32 @@ class _Bounds:
                     "is not a bound", f"{name}.{shorten(comparison)}", None, remedy
                 )
             limit = to_python_scalar(given_limit)
-            is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
-            if not (is_number or isinstance(limit, str)) or limit != limit:
+            if _compared_type(limit) is None or limit != limit:
                 field = f"{name}.{comparison}"
                 raise InvalidRequestError.must_be(field, "a number or a string", limit)
             limits[comparison] = limit
-        are_strings = {isinstance(limit, str) for limit in limits.values()}
-        if len(are_strings) > 1:
+        types = set(map(_compared_type, limits.values()))
+        if len(types) > 1:
             raise InvalidRequestError.must_be(name, "bounds of one type", dict(value))
-        return cls(limits, are_strings.pop())
+        return cls(limits, types.pop())
 
     def contain(self, value: Any) -> bool:
         """Return whether a value has the bounds' type and lies within them."""
         value = to_python_scalar(value)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not (isinstance(value, str) if self.are_strings else is_number):
+        if _compared_type(value) is not self.compared_type:
             return False
         for comparison, limit in self.limits.items():
             if not _COMPARISONS[comparison](value, limit):
                 return False
         return True
+
+
+def _compared_type(value: object) -> type | None:
+    """Return the type by which a range compares a value: string, number or, for others, None."""
+    if isinstance(value, str):
+        return str
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float if is_number else None
 
 
 def comparison_key(value: Any) -> str | None:

@@ -34,7 +34,7 @@ from relevance_gen.arrays import Flags, Ids, bounds_of, concat, find
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.segment import Segment
 from relevance_gen.request_scope import raise_if_cancelled, reserve
-from relevance_gen.retrieval.query.term_matching import find_inflections
+from relevance_gen.retrieval.query.term_matching import find_inflections, find_prefixed
 from relevance_gen.text.blocks import BLOCK_CHARS, pieces
 from relevance_gen.text.scripts import PAIRED, TRIPLED, ngram_size
 from relevance_gen.text.stems import is_partial_ngram
@@ -79,15 +79,14 @@ class QueryOperator:
         postings, flags = segment.postings, among
         for term_id in self.ids.tolist():
             if self.is_prefix:
-                terms = postings.lexicon.find_beginning(term_id, self.word.encode())
-                term_ords = concat(terms, np.int64)
-            elif not self.is_inflected:
-                term_ords = postings.lexicon.find(np.array([term_id], np.uint64))
-            else:
+                term_ords = find_prefixed(postings.lexicon, term_id, self.word)
+            elif self.is_inflected:
                 inflections = find_inflections(postings, term_id, self.word, by_prefix=by_prefix)
                 term_ords = inflections.term_ords
+            else:
+                term_ords = postings.lexicon.find_exact(term_id)
             has_word = np.zeros(segment.size, bool)
-            has_word[postings.of_terms(term_ords[term_ords >= 0].tolist()).chunk] = True
+            has_word[postings.of_terms(term_ords.tolist()).chunk] = True
             flags = flags & has_word
         return flags
 

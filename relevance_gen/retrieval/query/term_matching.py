@@ -129,8 +129,7 @@ class TermPostings:
     @property
     def nbytes(self) -> int:
         """Size of the arrays in bytes."""
-        match = self.matched.match
-        n_bytes = match.ids.nbytes + match.weight.nbytes
+        n_bytes = self.matched.match.nbytes
         return n_bytes + self.chunk.nbytes + self.tf.nbytes + self.weight.nbytes
 
 
@@ -180,42 +179,41 @@ def match_indices(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.
 
 
 def live_inflections(
-    postings: Postings, term_id: int, word: str, *, by_prefix: bool
+    postings: Postings, term_id: int, word: str, *, by_prefix: bool, is_prefix: bool = False
 ) -> Inflections:
-    """Return at most `MAX_INFLECTIONS` + 1 terms of `find_inflections`, in ordinal order.
-
-    Terms that occur only in removed chunks are left out. The arguments are as for
-    `find_inflections`.
-    """
-    return _live(postings, find_inflections(postings, term_id, word, by_prefix=by_prefix))
-
-
-def find_prefixed(postings: Postings, term_id: int, prefix: str) -> Inflections:
-    """Return the terms that begin with a prefix: the first `MAX_INFLECTIONS` + 1, in ordinal order.
-
-    Terms that occur only in removed chunks are left out.
-
-    Args:
-        postings: the postings of the segment.
-        term_id: the id that the prefix has if it is itself a term.
-        prefix: its normalized spelling, at least three letters; the caller ensures the length.
-    """
-    term_ords = concat(postings.lexicon.find_beginning(term_id, prefix.encode()), np.int64)
-    return _live(postings, Inflections(term_ords))
-
-
-def _live(postings: Postings, inflections: Inflections) -> Inflections:
-    """Return the first `MAX_INFLECTIONS` + 1 terms that occur in a chunk that was not removed.
+    """Return the first `MAX_INFLECTIONS` + 1 terms that match a word in chunks not removed.
 
     More than `MAX_INFLECTIONS` terms mean that the word matches only itself; one more is sufficient
     to detect that.
+
+    Args:
+        postings: as for `find_inflections`.
+        term_id: as for `find_inflections`.
+        word: as for `find_inflections`.
+        by_prefix: as for `find_inflections`.
+        is_prefix: whether the word matches all terms that begin with it, as in `find_prefixed`,
+            instead of its inflections.
     """
+    if is_prefix:
+        inflections = Inflections(find_prefixed(postings.lexicon, term_id, word))
+    else:
+        inflections = find_inflections(postings, term_id, word, by_prefix=by_prefix)
     if postings.live is not None and inflections.term_ords.size:
         inflections = inflections.take(postings.df(inflections.term_ords) > 0)
-    # One inflection too many is sufficient to detect a crowded word; more would only use memory.
     if inflections.term_ords.size > MAX_INFLECTIONS:
         inflections = inflections.take(np.arange(MAX_INFLECTIONS + 1))
     return inflections
+
+
+def find_prefixed(lexicon: Lexicon, term_id: int, prefix: str) -> Offsets:
+    """Return the ordinals of the terms that begin with a prefix, ascending.
+
+    Args:
+        lexicon: the terms of a segment.
+        term_id: the id that the prefix has if it is itself a term.
+        prefix: its normalized spelling, at least three letters; the caller ensures the length.
+    """
+    return concat(lexicon.find_beginning(term_id, prefix.encode()), np.int64)
 
 
 def inflections_among(postings: Postings, match: Match) -> Inflections:

@@ -479,7 +479,7 @@ class Ranking:
         """Size of the arrays in bytes."""
         n_bytes = self.positions.nbytes + self.scores.nbytes + self.terms.query.ids.nbytes
         for match in self.terms.matches:
-            n_bytes += match.ids.nbytes + match.weight.nbytes
+            n_bytes += match.nbytes
         return n_bytes
 
     def take(self, rows: Offsets) -> Ranking:
@@ -525,9 +525,9 @@ class CandidateTable:
         if features is not None:
             if rows is self.stage_rows or np.array_equal(rows, self.stage_rows):
                 return features
-            places = find(self.stage_rows, rows)
-            if (places >= 0).all():
-                return features.take(places)
+            indices = find(self.stage_rows, rows)
+            if (indices >= 0).all():
+                return features.take(indices)
         request = FeatureRequest(self.positions.take(rows), (spec,))
         return segments.extract_features(request)[0]
 

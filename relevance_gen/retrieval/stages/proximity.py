@@ -33,14 +33,13 @@ import itertools
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from attrs import frozen
 
-from relevance_gen.arrays import Floats, Offsets, batch_slices
+from relevance_gen.arrays import Floats, Offsets, batch_slices, concat
 from relevance_gen.index.formulas import SATURATION, saturate
 from relevance_gen.index.segment import POSITION_GAP, TokenSequences
 from relevance_gen.retrieval.query.term_matching import Match, match_indices
@@ -83,6 +82,9 @@ _ZERO: Final[Floats] = np.zeros(1)
 
 _Words = npt.NDArray[np.uint8]
 """For each token the word of the query that it matches, counted from 1; 0 for none."""
+_Bigrams = tuple[Offsets, npt.NDArray[np.uint16]]
+"""Occurrences of bigrams of the query in reading order, shape (B,) each: the index of the first
+token, and which bigram of the query it is, counted from 1."""
 _Masks = npt.NDArray[Any]
 """Sets of words of the query, as bit masks with a bit for each word."""
 
@@ -94,14 +96,6 @@ class Measures(NamedTuple):
     coverage: Floats
     lead: Floats
     phrase: Floats
-
-
-@frozen(eq=False)
-class _Bigrams:
-    """Occurrences in chunks of bigrams of the query, in reading order."""
-
-    token: Offsets  # index of the first token of each, shape (B,)
-    index: npt.NDArray[np.uint16]  # which bigram of the query it is, counted from 1, shape (B,)
 
 
 class ProximityFeatures(FeatureSpec):
@@ -126,35 +120,39 @@ class ProximityFeatures(FeatureSpec):
         self._arguments = matches, idf, order, norm
         self._matches = matches
         self._norm = norm
-        self._n_words = len(matches)
         self.total_idf = math.fsum(idf) or 1.0
-        # The bigrams of a very long query are counted by compiled code, without a list of its
-        # words.
-        self._bigrams = []
-        weights, summands = [], []
-        for (left, right), qtf in Counter(itertools.pairwise(order)).items():
-            if left >= 0 and right >= 0:
-                sum_of_idf = idf[left] + idf[right]
-                weight = (1.0 + math.log(qtf)) * sum_of_idf / 2.0
-                self._bigrams.append((left, right))
-                weights.append(weight)
-                summands.append(weight * (qtf / (qtf + SATURATION)))
-        self.n_bigrams = len(weights)
-        self._bigram_weights = weights
-        self.own_bigrams = math.fsum(summands)
-        weighted, run_weights = [], []
+        run_weights, weighted = [], []
         for word_idf in idf:
             run_weights.append(max(word_idf, _MIN_IDF_IN_RUN))
             if word_idf:
                 weighted.append(word_idf)
-        order_weights = []
-        for word in order:
-            if word >= 0:
-                order_weights.append(run_weights[word])
-        self._run_total = math.fsum(order_weights) or 1.0
-        self._bigram_tables = _bigram_tables(self._bigrams, run_weights)
-        self._bits = _bits(self._n_words + 1, len(weighted))
+        self._run_total = math.fsum(run_weights[word] for word in order if word >= 0) or 1.0
+        self._bits = _bits(len(matches) + 1, len(weighted))
         self._idf_sums = _idf_sums(weighted)
+        # Words and bigrams of the query are numbered from 1; 0 is any other word, and no bigram.
+        # `_bigram_index` has the number of the bigram (left, right) at ``left * size + right``.
+        self._size = len(matches) + 1
+        self._bigram_index = np.zeros(self._size * self._size, np.uint16)
+        self._bigram_weights: list[float] = []
+        # Weights in a run of the left and of the right word of each bigram, from bigram 0 on.
+        left_weights, right_weights = [0.0], [0.0]
+        summands = []
+        # The bigrams of a very long query are counted by compiled code, without a list of its
+        # words.
+        for (left, right), qtf in Counter(itertools.pairwise(order)).items():
+            if left >= 0 and right >= 0:
+                sum_of_idf = idf[left] + idf[right]
+                weight = (1.0 + math.log(qtf)) * sum_of_idf / 2.0
+                self._bigram_weights.append(weight)
+                summands.append(weight * (qtf / (qtf + SATURATION)))
+                number = len(self._bigram_weights)
+                self._bigram_index[(left + 1) * self._size + right + 1] = number
+                left_weights.append(run_weights[left])
+                right_weights.append(run_weights[right])
+        self.n_bigrams = len(summands)
+        self.own_bigrams = math.fsum(summands)
+        self._left_weights = np.array(left_weights)
+        self._right_weights = np.array(right_weights)
 
     def __reduce__(self) -> tuple[object, ...]:
         return ProximityFeatures, self._arguments
@@ -210,11 +208,11 @@ class ProximityFeatures(FeatureSpec):
         is_pair = np.logical_and(words[:-1], words[1:])
         left: Offsets = is_pair.nonzero()[0]
         # Index into the table of bigrams.
-        pair = words.take(left) * np.uint16(self._n_words + 1)
+        pair = words.take(left) * np.uint16(self._size)
         pair += words.take(left + 1)
-        index = self._bigram_tables.index.take(pair)
+        index = self._bigram_index.take(pair)
         is_bigram: Offsets = index.nonzero()[0]
-        return _Bigrams(left.take(is_bigram) + begin, index.take(is_bigram))
+        return left.take(is_bigram) + begin, index.take(is_bigram)
 
     def _count_bigrams(self, batches: list[_Bigrams], starts: Offsets) -> tuple[Floats, Floats]:
         """Return the measures `bigrams` and `phrase` of each chunk, shape (n,) each.
@@ -224,10 +222,8 @@ class ProximityFeatures(FeatureSpec):
             starts: index of the first token of each chunk.
         """
         n, n_kinds = starts.size, self.n_bigrams
-        token, index = batches[0].token, batches[0].index
-        if len(batches) > 1:
-            token = np.concatenate([batch.token for batch in batches])
-            index = np.concatenate([batch.index for batch in batches])
+        token = concat([batch[0] for batch in batches], np.int64)
+        index = concat([batch[1] for batch in batches], np.uint16)
         batches.clear()
         phrase = np.zeros(n)
         if not token.size:
@@ -248,11 +244,10 @@ class ProximityFeatures(FeatureSpec):
             bigram_sums[low : low + size] = np.add.reduce(values, axis=1)
         # Bigrams whose first tokens are adjacent form a run: the first word of the run, and the
         # last word of each.
-        tables = self._bigram_tables
         is_gap = token[1:] - token[:-1] != 1
         run_start = np.concatenate(([0], is_gap.nonzero()[0] + 1))
-        run_weight = np.add.reduceat(tables.right_weight.take(index), run_start)
-        run_weight += tables.left_weight.take(index.take(run_start))
+        run_weight = np.add.reduceat(self._right_weights.take(index), run_start)
+        run_weight += self._left_weights.take(index.take(run_start))
         np.maximum.at(phrase, chunk.take(run_start), run_weight)
         phrase /= self._run_total
         return bigram_sums, np.minimum(phrase, 1.0)
@@ -377,50 +372,12 @@ def _word_order(
     return array("b", index.take(order[is_known]).tobytes())
 
 
-@frozen(eq=False)
-class _BigramTables:
-    """Tables to look up the bigrams of the query, and the weights of their words in a run.
-
-    The words of the query are numbered from 1; 0 is any other word. Bigrams are numbered from 1,
-    too; 0 is no bigram.
-    """
-
-    index: npt.NDArray[
-        np.uint16
-    ]  # of the words (left, right), at ``left * size + right``; 0 for no bigram
-    left_weight: Floats  # weight in a run of the left word of each bigram; 0 for bigram 0
-    right_weight: Floats  # weight in a run of the right word of each bigram
-
-
-def _bigram_tables(
-    bigrams: Iterable[tuple[int, int]], run_weights: Sequence[float]
-) -> _BigramTables:
-    """Return tables of the query's bigrams (left word, right word).
-
-    The two words of a bigram are given as indices of `run_weights`, which has the weight of each
-    word in a run.
-    """
-    size = len(run_weights) + 1
-    indices = np.zeros(size * size, np.uint16)
-    left_weights, right_weights = [0.0], [0.0]
-    for index, (left, right) in enumerate(bigrams, 1):
-        indices[(left + 1) * size + right + 1] = index
-        left_weights.append(run_weights[left])
-        right_weights.append(run_weights[right])
-    return _BigramTables(indices, np.array(left_weights), np.array(right_weights))
-
-
 def _bits(size: int, n_weighted: int) -> _Masks:
     """Return a table from word numbers to bits, shape (size,).
 
     Each of the words 1 to `n_weighted` has its own bit; the bit of all other words is 0.
     """
-    dtype: type[np.unsignedinteger[Any]] = np.uint32
-    if n_weighted <= 8:
-        dtype = np.uint8
-    elif n_weighted <= 16:
-        dtype = np.uint16
-    bits = np.zeros(size, dtype)
+    bits = np.zeros(size, np.min_scalar_type((1 << n_weighted) - 1))
     bits[1 : n_weighted + 1] = _POWERS_OF_TWO[:n_weighted]
     return bits
 
