@@ -26,14 +26,14 @@ from relevance_gen.retrieval.ports import (
 )
 from relevance_gen.retrieval.query import term_matching
 from relevance_gen.retrieval.query.filters import Filter, Where, check_keys
-from relevance_gen.retrieval.query.parsing import MAX_CACHED_CHARS, Query, parse
+from relevance_gen.retrieval.query.parsing import MAX_CACHED_CHARS, Query, QueryTerm, parse
 from relevance_gen.retrieval.query.spelling import (
     Correction,
     correct,
     corrections_of,
     find_variants,
 )
-from relevance_gen.retrieval.query.term_matching import TermMatch
+from relevance_gen.retrieval.query.term_matching import Match
 from relevance_gen.retrieval.ranking.confidence import confidence
 from relevance_gen.retrieval.ranking.stage import (
     LEXICAL,
@@ -175,8 +175,10 @@ def _find_corrections(query: Query, unknown: Sequence[str], segments: Segments) 
     if not variants and not misspelled:
         return []
     words = {word: None for variant in variants for text in variant.texts for word in text.split()}
-    terms = tuple(parse(word.lower(), inflects=True).terms[0] for word in words)
-    request = MatchRequest(terms, misspelled, with_all_terms=True)
+    terms: list[QueryTerm] = []
+    for word in words:
+        terms += parse(word.lower(), inflects=True).terms
+    request = MatchRequest(tuple(terms), misspelled, with_all_terms=True)
     response = segments.match_terms(request)
     df = dict(zip(words, [match.df for match in response.matches], strict=True))
     corrections = []
@@ -188,7 +190,7 @@ def _find_corrections(query: Query, unknown: Sequence[str], segments: Segments) 
     return corrections + corrections_of(query, near_terms)
 
 
-def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[TermMatch]]:
+def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[Match]]:
     """Return the query, and for each term of the query the matching terms of the chunks.
 
     If a word of the query has more than `MAX_INFLECTIONS` matching terms, its term in the returned
@@ -199,8 +201,8 @@ def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[TermMatch]
     """
     matches = segments.match_terms(MatchRequest(query.terms)).matches
     crowded = []
-    for i, term_match in enumerate(matches):
-        if term_match.match.ids.size > term_matching.MAX_INFLECTIONS:
+    for i, match in enumerate(matches):
+        if match.ids.size > term_matching.MAX_INFLECTIONS:
             crowded.append(i)
     if not crowded:
         return query, matches

@@ -32,7 +32,6 @@ from relevance_gen.retrieval.query import term_matching
 from relevance_gen.retrieval.query.parsing import MAX_CACHED_CHARS, QueryTerm
 from relevance_gen.retrieval.query.term_matching import (
     Match,
-    TermMatch,
     TermPostings,
     inflections_among,
     live_inflections,
@@ -65,7 +64,7 @@ _EXACT_CACHE_BYTES: Final = 1 << 17
 _CACHE_DIVISOR: Final = 4
 """The limit of the postings cache is the size of the segment's arrays divided by this number."""
 _NO_ORDS: Final[Offsets] = np.zeros(0, np.int64)
-_NO_MATCH: Final = TermMatch(Match.union([]), 0)
+_NO_MATCH: Final = Match.union([])
 _NO_CANDIDATES: Final = Candidates(
     positions=_NO_ORDS,
     scores=np.zeros(0),
@@ -242,9 +241,7 @@ class SegmentScorer:
             limit_bytes = _MIN_CACHE_BYTES + segment.array_bytes // _CACHE_DIVISOR
             postings_cache = LruCache(limit_bytes, attrgetter("nbytes"))
         self.postings_cache = postings_cache
-        self._exact_cache: LruCache[TermMatch] = LruCache(
-            _EXACT_CACHE_BYTES, attrgetter("match.nbytes")
-        )
+        self._exact_cache: LruCache[Match] = LruCache(_EXACT_CACHE_BYTES, attrgetter("nbytes"))
 
     @LazyAttribute
     def denominators(self) -> Floats:
@@ -272,7 +269,7 @@ class SegmentScorer:
         spellings = self._spellings(request.term_ids) if request.term_ids else {}
         return MatchResponse(self._match(request.terms), near_terms, spellings)
 
-    def _match(self, terms: Sequence[QueryTerm]) -> tuple[TermMatch, ...]:
+    def _match(self, terms: Sequence[QueryTerm]) -> tuple[Match, ...]:
         exact_ids = []
         inflected = []
         for term in terms:
@@ -287,7 +284,7 @@ class SegmentScorer:
             matches.append(next(postings).matched if term.is_inflected else exact[term.term_id])
         return tuple(matches)
 
-    def _match_exactly(self, term_ids: list[int]) -> dict[int, TermMatch]:
+    def _match_exactly(self, term_ids: list[int]) -> dict[int, Match]:
         """Return, by term id, the match of each term with itself only, and its df.
 
         Most of these terms are stop words. If no chunk of the segment was removed, their postings
@@ -303,9 +300,11 @@ class SegmentScorer:
         is_known = term_ords >= 0
         df[is_known] = postings.df(term_ords[is_known])
         for term_id, n_chunks in zip(missing, df.tolist(), strict=True):
-            matched = TermMatch(Match.exact(term_id), n_chunks) if n_chunks else _NO_MATCH
-            matches[term_id] = matched
-            self._exact_cache.put(term_id, matched)
+            match = _NO_MATCH
+            if n_chunks:
+                match = Match.in_full(np.array([term_id], np.uint64), n_chunks)
+            matches[term_id] = match
+            self._exact_cache.put(term_id, match)
         return matches
 
     def _near_terms(self, word: str) -> Counter[str]:
@@ -376,7 +375,7 @@ class SegmentScorer:
             tf = tf * inflections.weight.repeat(postings_of_ids.counts)
         if len(term_ords) > 1:
             chunk, tf = self._sum_by_chunk(chunk, tf)
-        matched = TermMatch(inflections.match(postings.lexicon), chunk.size)
+        matched = inflections.match(postings.lexicon, chunk.size)
         return TermPostings(matched, chunk, tf, self._weighting.saturate(tf))
 
     def _sum_by_chunk(

@@ -28,7 +28,7 @@ from relevance_gen.index.segment import Statistics
 from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.query.filters import Filter
 from relevance_gen.retrieval.query.parsing import QueryTerm
-from relevance_gen.retrieval.query.term_matching import TermMatch
+from relevance_gen.retrieval.query.term_matching import Match
 from relevance_gen.retrieval.ranking.sparse_vectors import SAMPLE_SIZE, Sample
 from relevance_gen.retrieval.ranking.stage import (
     FeatureRequest as FeatureRequest,
@@ -118,7 +118,7 @@ class MatchResponse:
     misspelled word, and the spellings of the requested term ids.
     """
 
-    matches: tuple[TermMatch, ...] = ()
+    matches: tuple[Match, ...] = ()
     """For each of `MatchRequest.terms`: the terms that it matches, and the number of chunks with
     any of them."""
     near_terms: tuple[Mapping[str, int], ...] = ()
@@ -134,7 +134,7 @@ class MatchResponse:
             return parts[0]
         matches = []
         for i in range(len(request.terms)):
-            matches.append(TermMatch.union([part.matches[i] for part in parts]))
+            matches.append(Match.union([part.matches[i] for part in parts]))
         near_terms = []
         for i in range(len(request.misspelled)):
             counts = Counter[str]()

@@ -49,7 +49,7 @@ from relevance_gen.index import formulas
 from relevance_gen.index.formulas import saturate_scalar
 from relevance_gen.index.segment import Segment, Statistics
 from relevance_gen.retrieval.query.parsing import Query, QueryTerm
-from relevance_gen.retrieval.query.term_matching import TermMatch
+from relevance_gen.retrieval.query.term_matching import Match
 from relevance_gen.retrieval.ranking.stage import (
     ScoreNormalization,
     SelfMatch,
@@ -103,7 +103,7 @@ class Weighting:
         return evolve(segment.statistics, ids=postings.lexicon.ids, df=postings.df_of_all())
 
     def weight_query(
-        self, query: Query, term_matches: Sequence[TermMatch], statistics: Statistics
+        self, query: Query, matches: Sequence[Match], statistics: Statistics
     ) -> WeightedQuery:
         """Return a query with its terms weighted by all chunks' statistics, and its stages.
 
@@ -113,12 +113,11 @@ class Weighting:
 
         Args:
             query: the query.
-            term_matches: for each of `query.terms` the terms that it matches in all segments, and
+            matches: for each of `query.terms` the terms that it matches in all segments, and
                 the number of chunks with any of them.
             statistics: the statistics of all segments together.
         """
-        matches = tuple([term_match.match for term_match in term_matches])
-        df = tuple([term_match.df for term_match in term_matches])
+        df = tuple([match.df for match in matches])
         idf = self.idf(df, query.terms, statistics.n_chunks)
         # The summands of the query matched against itself, before normalization: of all words, of
         # those that occur in a chunk, and the idf of the others.
@@ -142,7 +141,7 @@ class Weighting:
         token_ids = _ids_of_tokens(query, df)
         terms = WeightedTerms(
             query=query,
-            matches=matches,
+            matches=tuple(matches),
             df=df,
             idf=idf,
             weights=tuple(weights),

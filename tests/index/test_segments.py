@@ -115,7 +115,7 @@ def test_postings_of_merged_match_equal_postings_of_word(
 
 
 def fields_of(found: TermPostings) -> list[object]:
-    match = found.matched.match
+    match = found.matched
     return [
         found.matched.df,
         *(one.tolist() for one in (match.ids, match.weight, found.chunk, found.tf, found.weight)),

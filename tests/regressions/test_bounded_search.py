@@ -42,7 +42,7 @@ def test_proximity_of_repeated_words_has_bounded_memory() -> None:
     words = np.full(n_tokens + 2 * POSITION_GAP, n_words, np.uint32)
     words[POSITION_GAP:-POSITION_GAP] = np.arange(n_tokens) % n_words
     reading = TokenSequences(lexicon, words, np.array([POSITION_GAP]), np.array([n_tokens]))
-    matches = [Match.exact(word) for word in range(n_words)]
+    matches = [Match.in_full(np.array([word], np.uint64), 1) for word in range(n_words)]
     scorer = ProximityFeatures(matches, [1.0] * n_words, list(range(n_words)), 1.0)
     assert peak_bytes(lambda: scorer.measure(reading)) < 60 * n_tokens
     assert scorer.measure(reading).coverage.tolist() == [24 / 32]

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -47,7 +48,7 @@ from relevance_gen.retrieval.ports import (
     merge_extracted,
 )
 from relevance_gen.retrieval.query.parsing import QueryTerm
-from relevance_gen.retrieval.query.term_matching import TermMatch
+from relevance_gen.retrieval.query.term_matching import Match
 from relevance_gen.retrieval.ranking.sparse_vectors import Sample
 from relevance_gen.retrieval.ranking.stage import STORED_FIELDS, FeatureSpec
 from relevance_gen.retrieval.ranking.top_n import best_rows
@@ -126,9 +127,7 @@ class RemoteSegments:
         self._searchers: list[SearcherHandle] = []
         self._opened_orders = self._orders
         self._prefetched = _Prefetched()
-        self._terms: LruCache[TermMatch] = LruCache(
-            _TERM_CACHE_BYTES, lambda term_match: term_match.match.nbytes
-        )
+        self._terms: LruCache[Match] = LruCache(_TERM_CACHE_BYTES, attrgetter("nbytes"))
 
     @LazyAttribute
     def sample(self) -> Sample:

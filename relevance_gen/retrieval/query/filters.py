@@ -209,7 +209,7 @@ class _Bounds:
     """Bounds of numbers, or of strings, which are compared by code points, as ISO dates are."""
 
     limits: Mapping[str, Any]
-    compared_type: type  # as `_compared_type` returns it for each of the limits
+    compared_type: type | None  # as `_compared_type` returns it for each of the limits
 
     @classmethod
     def read(cls, name: str, value: Mapping[Any, Any]) -> Self:

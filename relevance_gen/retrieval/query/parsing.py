@@ -15,7 +15,7 @@ import numpy.typing as npt
 from attrs import evolve, field, frozen
 
 from relevance_gen.arrays import Flags, Ids, batch_slices, concat
-from relevance_gen.retrieval.query.term_matching import MAX_INFLECTED_TERMS, TermMatch
+from relevance_gen.retrieval.query.term_matching import MAX_INFLECTED_TERMS, Match
 from relevance_gen.text.blocks import blocks
 from relevance_gen.text.question_words import QUESTION_WORDS, other_question_words, question_frame
 from relevance_gen.text.stems import can_inflect, is_partial_ngram, stem
@@ -103,7 +103,7 @@ class Query:
         flags[prefix_buckets(self.ids)] = True
         return flags
 
-    def unknown(self, matches: Sequence[TermMatch]) -> list[str]:
+    def unknown(self, matches: Sequence[Match]) -> list[str]:
         """Return the words of the query, except stop words, that occur in no chunk.
 
         The list is empty if the query is not correctable or has more than `_MAX_LISTED_TOKENS`

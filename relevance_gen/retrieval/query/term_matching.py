@@ -69,31 +69,29 @@ class Match:
 
     ids: Ids  # ids of the terms, ascending, shape (n,)
     weight: Floats  # weight of each term as an occurrence of the word, in (0, 1], shape (n,)
+    df: int = 0  # number of chunks with any of the terms
     counts_in_full: bool = False  # whether all weights are known to be 1
 
     @classmethod
     def union(cls, matches: Sequence[Match]) -> Match:
-        """Return the union of a word's matches in several segments."""
+        """Return the union of a word's matches in several segments, with the sum of their df."""
         if len(matches) == 1:
             return matches[0]
+        df = sum([match.df for match in matches])
         ids = concat([match.ids for match in matches], np.uint64)
         ids, first = np.unique(ids, return_index=True)
         if all(match.counts_in_full for match in matches):
-            return cls.in_full(ids)
-        return cls(ids, concat([match.weight for match in matches], np.float64)[first])
+            return cls.in_full(ids, df)
+        weight = concat([match.weight for match in matches], np.float64)[first]
+        return cls(ids, weight, df)
 
     @classmethod
-    def in_full(cls, ids: Ids) -> Match:
+    def in_full(cls, ids: Ids, df: int) -> Match:
         """Return a match of the terms with these ids, each with weight 1."""
         weight = _ONES[: ids.size]
         if weight.size < ids.size:
             weight = np.ones(ids.size)
-        return cls(ids, weight, counts_in_full=True)
-
-    @classmethod
-    def exact(cls, term_id: int) -> Match:
-        """Return the match of a term with itself."""
-        return cls.in_full(np.array([term_id], np.uint64))
+        return cls(ids, weight, df, counts_in_full=True)
 
     @property
     def nbytes(self) -> int:
@@ -102,26 +100,10 @@ class Match:
 
 
 @frozen(eq=False)
-class TermMatch:
-    """The terms that a query's word matches, and the number of chunks with any of them."""
-
-    match: Match
-    df: int
-
-    @classmethod
-    def union(cls, parts: Sequence[TermMatch]) -> TermMatch:
-        """Return the union of a word's matches in several segments, and the sum of their df."""
-        if len(parts) == 1:
-            return parts[0]
-        match = Match.union([part.match for part in parts])
-        return cls(match, df=sum([part.df for part in parts]))
-
-
-@frozen(eq=False)
 class TermPostings:
     """The postings of the terms that a word of the query matches in one segment."""
 
-    matched: TermMatch  # the terms of the segment, and df
+    matched: Match  # the terms of the segment
     chunk: ChunkOrds  # ordinals of the chunks that have any of them, ascending, shape (df,)
     tf: npt.NDArray[Any]  # sum of the terms' counts in each chunk, times match weights, shape (df,)
     weight: Floats  # weight of that count in the chunk, without idf, shape (df,)
@@ -129,7 +111,7 @@ class TermPostings:
     @property
     def nbytes(self) -> int:
         """Size of the arrays in bytes."""
-        n_bytes = self.matched.match.nbytes
+        n_bytes = self.matched.nbytes
         return n_bytes + self.chunk.nbytes + self.tf.nbytes + self.weight.nbytes
 
 
@@ -145,10 +127,10 @@ class Inflections:
         weight = None if self.weight is None else self.weight[selected]
         return Inflections(self.term_ords[selected], weight)
 
-    def match(self, lexicon: Lexicon) -> Match:
+    def match(self, lexicon: Lexicon, df: int) -> Match:
         """Return the same terms and weights as a `Match`, which has ids instead of ordinals."""
         ids = lexicon.ids.take(self.term_ords)
-        return Match.in_full(ids) if self.weight is None else Match(ids, self.weight)
+        return Match.in_full(ids, df) if self.weight is None else Match(ids, self.weight, df)
 
 
 def match_indices(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.uint8]:
