@@ -32,7 +32,8 @@ from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
 _THOUSANDS: Final = re.compile(r"[.,](?=\d{3}(?!\d))")
 _LIST_MARKER: Final = re.compile(r"\A\s*\d{1,2}[.)]\s")
-_TOKEN: Final = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*|[.,;:!?()]")
+_WORD: Final = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+_CLAUSE_END: Final = re.compile(r"[.,;:!?()]")
 _CJK_NEGATION: Final = re.compile("(?:没有?|沒有?|不|无|無|未)([\u3400-\u9fff])")
 _PREFIX_CHARS: Final = 5
 _MIN_CONTENT_CHARS: Final = 3
@@ -105,57 +106,41 @@ def read_statement(text: str) -> Statement:
     text = _LIST_MARKER.sub("", text)
     statement = Statement(is_loop=is_loop(text))
     statement.numbers = {_THOUSANDS.sub("", number) for number in _NUMBER.findall(text)}
-    words = _WordReader(statement)
-    for token in _TOKEN.findall(text):
-        if token[0].isalpha():
-            words.add(token)
-        else:
-            words.end_clause()
-    words.end_clause()
+    is_first = True
+    for clause in _CLAUSE_END.split(text):
+        words = _WORD.findall(clause)
+        _add_clause(words, statement, is_first=is_first)
+        is_first = is_first and not words
     statement.negated.update(_CJK_NEGATION.findall(text))
     statement.words.update(char for char in text if "\u3400" <= char <= "\u9fff")
     return statement
 
 
-@define
-class _WordReader:
-    """Adds the words of a text to a statement, clause by clause.
+def _add_clause(words: Sequence[str], statement: Statement, *, is_first: bool) -> None:
+    """Add the words of a clause to a statement.
 
-    Attributes:
+    A negation without a following content word negates the previous one.
+
+    Args:
+        words: the words of the clause.
         statement: receives the words.
-        last_content: the last content word of the clause; "" at its beginning.
-        is_negated: whether a negation waits for the next content word.
-        is_first: whether the next word is the first of the text.
+        is_first: whether the first of the words is the first word of the text.
     """
-
-    statement: Statement
-    last_content: str = ""
-    is_negated: bool = False
-    is_first: bool = True
-
-    def add(self, token: str) -> None:
-        """Add a word to the statement, and update the state of the clause."""
+    last_content = ""
+    is_negated = False
+    for i, token in enumerate(words):
         word = token.casefold()
         if word in _NUMBER_WORDS:
-            self.statement.numbers.add(_NUMBER_WORDS[word])
+            statement.numbers.add(_NUMBER_WORDS[word])
         if word in _NEGATIONS or word.endswith(("n't", "n’t")):
-            self.is_negated = True
+            is_negated = True
         elif word not in ENGLISH_STOP_WORDS and len(word) >= _MIN_CONTENT_CHARS:
-            self._add_content(word[:_PREFIX_CHARS], is_capitalized=token[0].isupper())
-        self.is_first = False
-
-    def _add_content(self, prefix: str, *, is_capitalized: bool) -> None:
-        self.last_content = prefix
-        self.statement.words.add(prefix)
-        if self.is_negated:
-            self.statement.negated.add(prefix)
-        self.is_negated = False
-        if is_capitalized and not self.is_first:
-            self.statement.names.add(prefix)
-
-    def end_clause(self) -> None:
-        """End a clause: a negation without a following content word negates the previous one."""
-        if self.is_negated and self.last_content:
-            self.statement.negated.add(self.last_content)
-        self.is_negated = False
-        self.last_content = ""
+            last_content = word[:_PREFIX_CHARS]
+            statement.words.add(last_content)
+            if is_negated:
+                statement.negated.add(last_content)
+            is_negated = False
+            if token[0].isupper() and not (is_first and i == 0):
+                statement.names.add(last_content)
+    if is_negated and last_content:
+        statement.negated.add(last_content)

@@ -122,12 +122,12 @@ class Encoder(SharedModel["Embedder"]):
         query_prefix: str | None = None,
         passage_prefix: str | None = None,
     ) -> None:
-        options = ModelOptions(
-            n_ctx=n_ctx,
-            n_threads=n_threads,
-            n_gpu_layers=n_gpu_layers,
-            main_gpu=main_gpu,
-        )
+        options = {
+            "n_ctx": n_ctx,
+            "n_threads": n_threads,
+            "n_gpu_layers": n_gpu_layers,
+            "main_gpu": main_gpu,
+        }
         default_prefixes = Prefixes()
         if isinstance(model, str | os.PathLike):
             default_prefixes = known_prefixes("/".join(Path(model).parts[-2:]))

@@ -74,12 +74,12 @@ class Reranker(SharedModel["CrossEncoder"]):
         template: str | None = None,
         answers: Sequence[str] = ("yes", "no"),
     ) -> None:
-        options = ModelOptions(
-            n_ctx=n_ctx,
-            n_threads=n_threads,
-            n_gpu_layers=n_gpu_layers,
-            main_gpu=main_gpu,
-        )
+        options = {
+            "n_ctx": n_ctx,
+            "n_threads": n_threads,
+            "n_gpu_layers": n_gpu_layers,
+            "main_gpu": main_gpu,
+        }
         has_fields = (
             isinstance(template, str) and "{query}" in template and "{document}" in template
         )

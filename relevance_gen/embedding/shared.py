@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
 from typing import Any, Generic, Self, TypeVar
@@ -165,7 +165,7 @@ class SharedModel(Generic[Model]):
     def __init__(
         self,
         model: str | os.PathLike[str],
-        options: ModelOptions,
+        options: Mapping[str, int | None],
         load: Callable[..., Any],
         jobs: Jobs,
         **own: Any,
@@ -174,24 +174,18 @@ class SharedModel(Generic[Model]):
 
         Args:
             model: the path of a GGUF file, or the name of a model on the Hugging Face hub.
-            options: the options of loading.
-            load: called in the thread with the path of the file and `options`; returns the model.
+            options: the fields of a `ModelOptions` that the subclass has as arguments.
+            load: called in the thread with the path of the file and the `ModelOptions`; returns the
+                model.
             jobs: the queue of jobs that the thread serves.
             own: further arguments of the subclass, used only to create it again when unpickling.
         """
+        model_options = ModelOptions(**options)
         model_source.check("model", model)
-        self._reopen = functools.partial(
-            type(self),
-            str(model),
-            n_ctx=options.n_ctx,
-            n_threads=options.n_threads,
-            n_gpu_layers=options.n_gpu_layers,
-            main_gpu=options.main_gpu,
-            **own,
-        )
+        self._reopen = functools.partial(type(self), str(model), **options, **own)
         self._path = model_file.resolve(model)
         self._jobs = jobs
-        self._thread = _Thread[Model](jobs, functools.partial(load, self._path, options))
+        self._thread = _Thread[Model](jobs, functools.partial(load, self._path, model_options))
         # End the thread when this object is garbage-collected.
         weakref.finalize(self, self._thread.stop).atexit = False
         try:

@@ -65,12 +65,6 @@ _CACHE_DIVISOR: Final = 4
 """The limit of the postings cache is the size of the segment's arrays divided by this number."""
 _NO_ORDS: Final[Offsets] = np.zeros(0, np.int64)
 _NO_MATCH: Final = Match.union([])
-_NO_CANDIDATES: Final = Candidates(
-    positions=_NO_ORDS,
-    scores=np.zeros(0),
-    is_verbatim=np.zeros(0, bool),
-    is_allowed=np.zeros(0, bool),
-)
 
 
 class LocalSegments:
@@ -412,7 +406,7 @@ class SegmentScorer:
         sums = self._lexical_sums(request.terms)
         if sums is None:
             if not (request.includes_unmatched and segment.size):
-                return _NO_CANDIDATES
+                return Candidates.merge([], request)
             sums = np.zeros(segment.size)
         is_allowed = None
         if request.filter is not None:

@@ -130,7 +130,9 @@ class Inflections:
     def match(self, lexicon: Lexicon, df: int) -> Match:
         """Return the same terms and weights as a `Match`, which has ids instead of ordinals."""
         ids = lexicon.ids.take(self.term_ords)
-        return Match.in_full(ids, df) if self.weight is None else Match(ids, self.weight, df)
+        if self.weight is None:
+            return Match.in_full(ids, df)
+        return Match(ids, self.weight, df)
 
 
 def match_indices(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.uint8]:
