@@ -25,13 +25,13 @@ from relevance_gen.index.segment import Segment
 from relevance_gen.index.spill import Spill
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answer import answer
-from relevance_gen.retrieval.local_segments import LocalSegments
-from relevance_gen.retrieval.mutable_index import (
+from relevance_gen.retrieval.base_index import (
     ChunkList,
     FindPositions,
     MutableIndex,
     check_positions,
 )
+from relevance_gen.retrieval.local_segments import LocalSegments
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.ports import Segments
 from relevance_gen.retrieval.ranking.stage import RerankStage

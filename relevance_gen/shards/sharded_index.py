@@ -13,8 +13,8 @@ from relevance_gen.arrays import Offsets
 from relevance_gen.index.bounded_build import batches_of
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.records.sources import Source
+from relevance_gen.retrieval.base_index import FindPositions, MutableIndex
 from relevance_gen.retrieval.chunk_index import ChunkIndex, index_of_segments
-from relevance_gen.retrieval.mutable_index import FindPositions, MutableIndex
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.ports import Segments
 from relevance_gen.retrieval.weighting import weighting_named

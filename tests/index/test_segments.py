@@ -25,9 +25,9 @@ from relevance_gen.index.builder import build, merge, remove_chunks
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment
 from relevance_gen.retrieval.answer import rank, weight
+from relevance_gen.retrieval.base_index import chunks_at
 from relevance_gen.retrieval.explanation import explain
 from relevance_gen.retrieval.local_segments import LocalSegments
-from relevance_gen.retrieval.mutable_index import chunks_at
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.retrieval.query.parsing import Query
 from relevance_gen.retrieval.query.term_matching import TermPostings
@@ -296,9 +296,9 @@ def test_add_in_two_threads_builds_concurrently(monkeypatch: pytest.MonkeyPatch)
     index = ChunkIndex(["a cat"])
     both = threading.Barrier(2, timeout=30)
 
-    def build_together(*args: object) -> Segment:
+    def build_together(*args: object, **options: object) -> Segment:
         both.wait()
-        return build(*args)  # type: ignore[arg-type]
+        return build(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr("relevance_gen.retrieval.chunk_index.build", build_together)
     with ThreadPoolExecutor(2) as pool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, search
 from relevance_gen.index.lexicon import Lexicon
-from relevance_gen.retrieval import mutable_index
+from relevance_gen.retrieval import base_index
 from relevance_gen.text import blocks as portions
 from relevance_gen.types import WeightingName
 from tests import corpus, strategies
@@ -123,7 +123,7 @@ def test_changing_what_was_handed_over_changes_nothing() -> None:
 @pytest.mark.parametrize("step", [1, 2, 1024])
 def test_index_is_a_sequence_of_chunks(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """The chunks are a sequence in the order of their positions, and each can be had by its position."""
-    monkeypatch.setattr(mutable_index, "_BATCH_CHUNKS", step)
+    monkeypatch.setattr(base_index, "_BATCH_CHUNKS", step)
     index = ChunkIndex(["a", {"text": "b", "metadata": {"page": 2}}, " ", "c"], blank="skip")
     before = index.chunks
     index.add(["d"])

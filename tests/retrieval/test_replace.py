@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError
-from relevance_gen.retrieval.mutable_index import MutableIndex
+from relevance_gen.retrieval.base_index import MutableIndex
 from relevance_gen.shards import changes
 from relevance_gen.shards.sharded_index import ShardedIndex
 from tests import strategies

@@ -30,7 +30,7 @@ def matches(word: str, text: str, *, by_prefix: bool = False) -> dict[str, float
     postings = vocabulary(text)
     found = live_inflections(
         postings, int(tokens.ids[0]), tokens.decode_term(0), by_prefix=by_prefix
-    ).match(postings.lexicon)
+    ).match(postings.lexicon, 1)
     spellings = postings.lexicon.decode_terms(postings.lexicon.find(found.ids))
     return dict(zip(spellings, found.weight.tolist(), strict=True))
 
@@ -130,7 +130,7 @@ def test_matches_are_those_of_the_reference(text: str, word: str, by_prefix: boo
         postings = vocabulary(text)
         found = live_inflections(
             postings, int(tokens.ids[place]), tokens.decode_term(place), by_prefix=by_prefix
-        ).match(postings.lexicon)
+        ).match(postings.lexicon, 1)
         expected = reference.forms(term, set(spelled[1]), stop=False, english=not by_prefix)
         assert sorted(found.weight.tolist()) == pytest.approx(sorted(expected.values()))
         assert found.ids.tolist() == sorted(int(tokenize([other]).ids[0]) for other in expected)

@@ -40,7 +40,7 @@ from relevance_gen.index.passages import TextEncoder
 from relevance_gen.index.records.validation import Blank, read_chunks
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answer import answer
-from relevance_gen.retrieval.mutable_index import FindPositions, MutableIndex
+from relevance_gen.retrieval.base_index import FindPositions, MutableIndex
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams
 from relevance_gen.retrieval.ports import InventoryRequest, Segments
 from relevance_gen.retrieval.weighting import weighting_named
