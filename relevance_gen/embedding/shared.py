@@ -165,7 +165,7 @@ class SharedModel(Generic[Model]):
     def __init__(
         self,
         model: str | os.PathLike[str],
-        options: Mapping[str, int | None],
+        options: Mapping[str, Any],
         load: Callable[..., Any],
         jobs: Jobs,
         **own: Any,
