@@ -181,11 +181,9 @@ def _find_corrections(query: Query, unknown: Sequence[str], segments: Segments) 
     request = MatchRequest(tuple(terms), misspelled, with_all_terms=True)
     response = segments.match_terms(request)
     df = dict(zip(words, [match.df for match in response.matches], strict=True))
-    corrections = []
+    corrections: list[Correction] = []
     for variant in variants:
-        text = variant.choose(df.__getitem__)
-        if text is not None:
-            corrections.append(Correction(variant.start, variant.end, text))
+        corrections += variant.choose(df.__getitem__)
     near_terms = dict(zip(misspelled, response.near_terms, strict=True))
     return corrections + corrections_of(query, near_terms)
 

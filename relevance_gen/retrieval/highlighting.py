@@ -30,7 +30,6 @@ from attrs import frozen
 from relevance_gen.arrays import Ids, Offsets, batch_slices, concat, find, run_starts, starts_of
 from relevance_gen.errors import TooLargeError
 from relevance_gen.request_scope import raise_if_cancelled, reserve
-from relevance_gen.retrieval.query.character_offsets import find_characters
 from relevance_gen.retrieval.ranking.stage import WeightedTerms
 from relevance_gen.text.blocks import batch_by_size, lengths
 from relevance_gen.text.normalization import without_tones
@@ -54,9 +53,8 @@ _BATCH_WINDOWS: Final = 1 << 16
 class _Matches:
     """The H tokens in several joined texts that match the query, in reading order."""
 
-    token: (
-        Offsets  # index of the token, with gaps between texts that no window can bridge, shape (H,)
-    )
+    # index of the token, with gaps between texts that no window can bridge, shape (H,)
+    token: Offsets
     text: Offsets  # index of the text, shape (H,)
     start: Offsets  # first code point in the joined texts, shape (H,)
     end: Offsets  # code point after the last, shape (H,)
@@ -154,7 +152,7 @@ def _find_matches(text: str, first_chars: Offsets, terms: WeightedTerms) -> _Mat
         more_index, more = _find_tokens(ids, tokenize([plain], toneless=False))
         selected, first = np.unique(np.concatenate((selected, more)), return_index=True)
         index = np.concatenate((index, more_index))[first]
-    start, end = find_characters(text, tokens, selected)
+    start, end = tokens.find_characters(text, selected)
     text_index = np.searchsorted(first_chars, start, "right") - 1
     return _Matches(
         token=selected + WINDOW * text_index,

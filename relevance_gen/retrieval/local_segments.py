@@ -426,15 +426,12 @@ class SegmentScorer:
         chunk_ords = selected[0] if len(selected) == 1 else unique(np.concatenate(selected))
         is_verbatim = np.zeros(chunk_ords.size, bool)
         is_verbatim[chunk_ords.searchsorted(verbatim)] = True
-        if is_allowed is None:
-            is_allowed_candidate = np.ones(chunk_ords.size, bool)
-        else:
-            is_allowed_candidate = is_allowed[chunk_ords]
+        all_allowed = np.ones(chunk_ords.size, bool)
         return Candidates(
             positions=segment.positions.take(chunk_ords),
             scores=sums.take(chunk_ords) / denominators.take(chunk_ords),
             is_verbatim=is_verbatim,
-            is_allowed=is_allowed_candidate,
+            is_allowed=all_allowed if is_allowed is None else is_allowed[chunk_ords],
         )
 
     def _lexical_sums(self, terms: WeightedTerms) -> Floats | None:

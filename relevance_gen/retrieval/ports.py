@@ -34,6 +34,7 @@ from relevance_gen.retrieval.ranking.stage import (
     FeatureRequest as FeatureRequest,
 )
 from relevance_gen.retrieval.ranking.stage import (
+    FeatureSource,
     FeatureSpec,
     Ranking,
     TermPrefixes,
@@ -47,7 +48,7 @@ _NO_POSITIONS: Final[Offsets] = np.zeros(0, np.int64)
 _NO_FLAGS: Final[Flags] = np.zeros(0, bool)
 
 
-class Segments(Protocol):
+class Segments(FeatureSource, Protocol):
     """The chunks that a search ranks, in this process or elsewhere.
 
     An instance never changes, and is thread-safe.
@@ -65,10 +66,6 @@ class Segments(Protocol):
     def rankings(self) -> LruCache[Ranking]:
         """Cache of rankings by query; its entries are valid as long as the chunks are the same."""
 
-    @property
-    def sample(self) -> Sample:
-        """Term statistics of a fixed sample of the chunks, computed on first use."""
-
     def match_terms(self, request: MatchRequest) -> MatchResponse:
         """Return the terms that words of the query match, in all segments together.
 
@@ -77,13 +74,6 @@ class Segments(Protocol):
 
     def top_candidates(self, request: CandidateRequest) -> Candidates:
         """Return the chunks with the highest lexical scores, and features of the best of them."""
-
-    def extract_features(self, request: FeatureRequest) -> tuple[Any, ...]:
-        """Return the features of chunks, one `Features` for each spec of the request.
-
-        Raises:
-            LookupError: a position has no chunk in any segment.
-        """
 
     def inventory(self, request: InventoryRequest) -> Inventory:
         """Return facts about the stored chunks, such as their positions and metadata keys."""
@@ -183,12 +173,10 @@ class Candidates:
     scores: Floats  # lexical score of each, shape (n,)
     is_verbatim: Flags  # whether a chunk has exactly the terms of the query, shape (n,)
     is_allowed: Flags  # whether a chunk passes the filter, shape (n,)
-    feature_positions: Offsets = (
-        _NO_POSITIONS  # positions of the chunks with features, ascending, shape (k,)
-    )
-    features: tuple[
-        Any, ...
-    ] = ()  # for each spec of the request the features of these chunks, or None
+    # positions of the chunks with features, ascending, shape (k,)
+    feature_positions: Offsets = _NO_POSITIONS
+    # for each spec of the request the features of these chunks, or None
+    features: tuple[Any, ...] = ()
 
     @classmethod
     def merge(cls, parts: Sequence[Candidates], request: CandidateRequest) -> Candidates:
@@ -259,9 +247,8 @@ class Inventory:
     metadata_keys: frozenset[str] | None = None
     """Keys of the metadata of any chunk; None if not requested, or if segments are missing."""
     sample_hashes: Ids = field(factory=lambda: np.zeros(0, np.uint64))  # shape (s,)
-    sample_positions: Offsets = (
-        _NO_POSITIONS  # positions of the chunks with these hashes, shape (s,)
-    )
+    # positions of the chunks with these hashes, shape (s,)
+    sample_positions: Offsets = _NO_POSITIONS
 
     @classmethod
     def merge(cls, parts: Sequence[Inventory], request: InventoryRequest) -> Inventory:

@@ -76,9 +76,8 @@ class Weighting:
     inflects: bool  # whether words match their inflections, and stop words have little weight
     # Whether a chunk's length depends on df of all its terms, so that idf is used on both sides.
     needs_all_terms: bool
-    saturate: Callable[
-        [npt.NDArray[Any]], Floats
-    ]  # returns the weight of each count of a term, without idf
+    # returns the weight of each count of a term, without idf
+    saturate: Callable[[npt.NDArray[Any]], Floats]
     # returns the idf of each word, given df, the words and the number of chunks; 0 for a word
     # without weight
     idf: Callable[[Sequence[int], Sequence[QueryTerm], int], tuple[float, ...]]

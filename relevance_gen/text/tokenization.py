@@ -18,7 +18,7 @@ import numpy as np
 from attrs import frozen
 
 from relevance_gen.arrays import Bytes, Flags, Ids, Offsets, find_all, run_starts, unique
-from relevance_gen.text.normalization import fold
+from relevance_gen.text.normalization import fold, folded_sizes
 from relevance_gen.text.scripts import (
     FIRST_NGRAM_LEAD,
     NGRAM_CHARACTER_BYTES,
@@ -79,6 +79,42 @@ class Occurrences:
         start = int(self.start[occurrence])
         n_bytes = min(int(self.length[occurrence]), MAX_SPELLING_BYTES)
         return self.folded[start : start + n_bytes].decode("utf-8", "replace")
+
+    def find_characters(self, text: str, selected: Offsets) -> tuple[Offsets, Offsets]:
+        """Return the start and the end of selected tokens in a text, in code points.
+
+        A token's range includes the following characters that normalize to nothing, such as
+        combining marks. For a part of an identifier that starts or ends inside of the normalization
+        of one character, the range of the whole identifier is returned.
+
+        Args:
+            text: the text, the only one from which these occurrences were made.
+            selected: indices of the tokens to find, shape (m,).
+
+        Returns:
+            The index of the first character of each selected token, and the index after its last
+            character, shape (m,) each.
+        """
+        # The normalized bytes of the text follow a line end.
+        low, high = self.start - 1, self.start + self.length - 1
+        n_bytes_to = np.cumsum(
+            folded_sizes(text)
+        )  # normalized bytes up to the end of each character
+        start = np.searchsorted(n_bytes_to, low[selected], "right")
+        last = np.searchsorted(n_bytes_to, high[selected] - 1, "right")
+        # A part of an identifier can start or end inside of the bytes of one character: then the whole
+        # identifier is used.
+        start_bytes = np.where(start, n_bytes_to[start - 1], 0)
+        is_inside = (start_bytes != low[selected]) | (n_bytes_to[last] != high[selected])
+        if is_inside.any():
+            reach = np.maximum.accumulate(high)
+            is_first = np.append(True, high[1:] > reach[:-1])
+            first_tokens = np.flatnonzero(is_first)
+            identifier = np.searchsorted(first_tokens, selected[is_inside], "right") - 1
+            whole = first_tokens[identifier]
+            start[is_inside] = np.searchsorted(n_bytes_to, low[whole], "right")
+            last[is_inside] = np.searchsorted(n_bytes_to, high[whole] - 1, "right")
+        return start, np.searchsorted(n_bytes_to, n_bytes_to[last], "right")
 
     def number_ids(self) -> Ids:
         """Return the distinct ids of the words for which `is_number` is True, ascending."""

@@ -36,7 +36,6 @@ from typing import Final
 import numpy as np
 from attrs import evolve, frozen
 
-from relevance_gen.retrieval.query.character_offsets import find_characters
 from relevance_gen.retrieval.query.parsing import Query, parse
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 from relevance_gen.text.tokenization import tokenize
@@ -105,7 +104,7 @@ def corrections_of(
     for token in np.flatnonzero(is_alone).tolist():
         if tokens.decode_term(token) in replacements:
             misspelled.append(token)
-    starts, stops = find_characters(query.text, tokens, np.array(misspelled, int))
+    starts, stops = tokens.find_characters(query.text, np.array(misspelled, int))
     words = [tokens.decode_term(token) for token in misspelled]
     corrections = []
     ranges = zip(words, starts.tolist(), stops.tolist(), strict=True)
@@ -151,8 +150,8 @@ class Variants:
     texts: list[str]
     needs_all: bool = True
 
-    def choose(self, df_of: Callable[[str], int]) -> str | None:
-        """Return the variant with the highest df, the first of equals; None if every df is 0.
+    def choose(self, df_of: Callable[[str], int]) -> list[Correction]:
+        """Return the variant with the highest df, the first of equals; [] if every df is 0.
 
         The df of a variant is that of its rarest word if `needs_all`, otherwise that of its most
         frequent word.
@@ -160,12 +159,13 @@ class Variants:
         Args:
             df_of: returns the number of chunks that have a word.
         """
-        best, best_df = None, 0
+        best: list[Correction] = []
+        best_df = 0
         for text in self.texts:
             counts = list(map(df_of, text.split()))
             df = min(counts) if self.needs_all else max(counts)
             if df > best_df:
-                best, best_df = text, df
+                best, best_df = [Correction(self.start, self.end, text)], df
         return best
 
 

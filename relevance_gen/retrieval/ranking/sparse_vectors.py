@@ -44,9 +44,8 @@ class SparseVector:
 
     entries: Hashes  # dimension of each entry, chunk after chunk; 0 is not counted. Shape (T,)
     counts: Offsets  # number of entries of each chunk, shape (n,), with sum T
-    hashes: Hashes | None = (
-        None  # hash of each dimension, ascending, the first is 0; None if the entries are hashes
-    )
+    # hash of each dimension, ascending, the first is 0; None if the entries are hashes
+    hashes: Hashes | None = None
 
     def __reduce__(self) -> tuple[type[SparseVector], tuple[Hashes, Offsets]]:
         """Pickle the hash of each entry's dimension instead of its index.
@@ -163,9 +162,8 @@ class Tally:
     hashes_of: Hashes | None  # hash of each dimension of the vectors; None if dimensions are hashes
     dimensions: _Keys  # the distinct dimensions that occur in a chunk, ascending, shape (D,)
     df: Offsets  # number of chunks that have each, shape (D,)
-    dimension: (
-        Offsets  # for each count the index of its dimension in `dimensions`, ascending, shape (P,)
-    )
+    # for each count the index of its dimension in `dimensions`, ascending, shape (P,)
+    dimension: Offsets
     chunk: Offsets  # for each count its chunk, in [0, n), shape (P,)
     tf: Offsets  # how often that chunk has that dimension, shape (P,)
 

@@ -15,7 +15,7 @@ to `relevance_gen.Explanation`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol, Self
 
 import numpy as np
@@ -153,7 +153,11 @@ class FeatureSource(Protocol):
         """Term statistics of a fixed sample of the chunks, computed on first use."""
 
     def extract_features(self, request: FeatureRequest) -> tuple[Any, ...]:
-        """Return the features of chunks, one `Features` for each spec of the request."""
+        """Return the features of chunks, one `Features` for each spec of the request.
+
+        Raises:
+            LookupError: a position has no chunk in any segment.
+        """
 
 
 @frozen(eq=False)
@@ -283,6 +287,17 @@ class WeightedTerms:
         known = [i for i, n_chunks in enumerate(self.df) if n_chunks and self.idf[i]]
         return sorted(known, key=self.idf.__getitem__, reverse=True)[:MAX_STAGE_WORDS]
 
+    def select(
+        self,
+        words: Iterable[int],
+    ) -> tuple[list[Match], list[float]]:
+        """Return the matches and the idf of the words at these indices in `query.terms`."""
+        matches, idf = [], []
+        for word in words:
+            matches.append(self.matches[word])
+            idf.append(self.idf[word])
+        return matches, idf
+
     @property
     def subject(self) -> list[int]:
         """Indices in `query.terms` of the words with an idf above 0.
@@ -320,7 +335,7 @@ class SelfMatch:
     unknown_idf: float = 0.0  # sum of the idf of words that occur in no chunk
 
 
-class Stage(ABC):
+class Stage:
     """One step in the computation of a score, created for one query.
 
     A stage updates the scores of candidates: it adds one or more parts to them, rescales them, or
@@ -348,13 +363,15 @@ class Stage(ABC):
         del terms
         return cls()
 
-    @abstractmethod
     def score(self, table: CandidateTable, segments: FeatureSource) -> None:
         """Update the scores in `table`.
 
-        What the stage adds to the score of each chunk is stored in the column of the table that is
-        named in `parts`.
+        What the stage adds to the score of each chunk is stored in the columns of the table that
+        are named in `parts`. By default, these are the `features` of the chunks at `stage_rows`.
         """
+        if self.features is not None:
+            features = table.extract(self.features, table.stage_rows, segments)
+            table.add(self.parts, table.stage_rows, features.values)
 
     def self_score(self, total: float, own: SelfMatch) -> float:
         """Return the score, after this stage, of a chunk that is identical to the query.
@@ -385,7 +402,7 @@ class Stage(ABC):
         return {part: row[part] for part in self.parts}
 
 
-class RerankStage(Stage):
+class RerankStage(Stage, ABC):
     """A stage that updates the scores of the best results after the lexical stages.
 
     It assigns a new array of scores to the table, and does not change the old array, which
@@ -456,12 +473,10 @@ class WeightedQuery:
     terms: WeightedTerms
     stages: tuple[Stage, ...]  # in the order in which they run
     cosine: float  # cosine of the query matched against itself
-    reference: (
-        float  # score of the query matched against itself, before normalization; divides all scores
-    )
-    known_share: (
-        float  # the reference, divided by that of the query with its unknown words, in (0, 1]
-    )
+    # score of the query matched against itself, before normalization; divides all scores
+    reference: float
+    # the reference, divided by that of the query with its unknown words, in (0, 1]
+    known_share: float
 
 
 @frozen(eq=False)
@@ -505,9 +520,8 @@ class CandidateTable:
     is_verbatim: Flags  # whether a chunk has exactly the terms of the query, shape (n,)
     allowed_rows: Offsets  # rows of the chunks that pass the filter, ascending
     top_rows: Offsets  # rows of the best chunks by lexical score, ascending
-    stage_rows: (
-        Offsets  # rows of the chunks that stages score, ascending; features were extracted for them
-    )
+    # rows of the chunks that stages score, ascending; features were extracted for them
+    stage_rows: Offsets
     features: Mapping[FeatureSpec, Any]  # features of the chunks at `stage_rows`
     columns: dict[str, Floats] = field(factory=dict)  # values that stages stored, shape (n,) each
     scores_before: list[Floats] = field(factory=list)  # the scores before each rerank stage

@@ -46,9 +46,7 @@ from relevance_gen.retrieval.query.term_matching import Match, match_indices
 from relevance_gen.retrieval.ranking.stage import (
     MAX_STAGE_WORDS,
     N_STAGE_CANDIDATES,
-    CandidateTable,
     ChunkBatch,
-    FeatureSource,
     FeatureSpec,
     NumericFeatures,
     SelfMatch,
@@ -318,10 +316,7 @@ class Proximity(Stage):
             if n_chunks and not terms.idf[i]:
                 unweighted.append(i)
         words = (*terms.rarest, *unweighted[:MAX_STAGE_WORDS])
-        matches, idf = [], []
-        for word in words:
-            matches.append(terms.matches[word])
-            idf.append(terms.idf[word])
+        matches, idf = terms.select(words)
         order = _word_order(terms.query.term_of_token, words, terms.df)
         return cls(ProximityFeatures(matches, idf, order, terms.norm))
 
@@ -337,12 +332,6 @@ class Proximity(Stage):
         unknown = own.unknown_idf / features.total_idf
         total += (COVERAGE_WEIGHT + LEAD_WEIGHT) * (1.0 + unknown)
         return total + PHRASE_WEIGHT if features.n_bigrams else total
-
-    def score(self, table: CandidateTable, segments: FeatureSource) -> None:
-        """Add the four parts to the scores."""
-        rows = table.stage_rows
-        features = table.extract(self.features, rows, segments)
-        table.add(self.parts, rows, features.values)
 
 
 def _word_order(

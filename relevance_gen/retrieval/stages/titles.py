@@ -16,6 +16,7 @@ Measured in docs/measurements.md; the formula is ours.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -25,9 +26,7 @@ from relevance_gen.arrays import ragged_ranges, unique
 from relevance_gen.retrieval.query.term_matching import Match, match_indices
 from relevance_gen.retrieval.ranking.stage import (
     N_STAGE_CANDIDATES,
-    CandidateTable,
     ChunkBatch,
-    FeatureSource,
     FeatureSpec,
     NumericFeatures,
     SelfMatch,
@@ -42,8 +41,8 @@ WEIGHT: Final = 0.1
 class TitleFeatures(FeatureSpec):
     """A feature spec: the part `title` of the scores of n chunks, shape (1, n)."""
 
-    matches: tuple[Match, ...]  # the terms that each word of the query matches
-    idf: tuple[float, ...]  # idf of each word
+    matches: Sequence[Match]  # the terms that each word of the query matches
+    idf: Sequence[float]  # idf of each word
 
     def extract(self, batch: ChunkBatch) -> NumericFeatures:
         """Return the part `title` of each chunk's score; 0 for a chunk without a title."""
@@ -90,11 +89,7 @@ class TitleMatch(Stage):
         """Return the stage for a query; None if no chunk has a title."""
         if not terms.statistics.n_chunks_with_title:
             return None
-        matches, idf = [], []
-        for word in terms.rarest:
-            matches.append(terms.matches[word])
-            idf.append(terms.idf[word])
-        return cls(TitleFeatures(tuple(matches), tuple(idf)))
+        return cls(TitleFeatures(*terms.select(terms.rarest)))
 
     def self_score(self, total: float, own: SelfMatch) -> float:
         """Return `total` plus the full weight: the query as a title contains all of its own words.
@@ -103,9 +98,3 @@ class TitleMatch(Stage):
         """
         known_idf = math.fsum(self.features.idf) or 1.0
         return total + WEIGHT * (1.0 + own.unknown_idf / known_idf)
-
-    def score(self, table: CandidateTable, segments: FeatureSource) -> None:
-        """Add the part `title` to the scores of the stage's chunks."""
-        rows = table.stage_rows
-        features = table.extract(self.features, rows, segments)
-        table.add(self.parts, rows, features.values)
