@@ -191,24 +191,15 @@ class SharedModel(Generic[Model]):
         try:
             self._thread.start()
             self._thread.wait_loaded()
-            self._model = self._loaded()
+            if self._thread.model is None:
+                closed = f"the {jobs.owner} was closed before its model was loaded"
+                raise self._thread.error or ModelLoadError(closed)
+            self._model = self._thread.model
         except (
             BaseException
         ):  # also on KeyboardInterrupt: the caller never receives the object to close it
             self.close()
             raise
-
-    def _loaded(self) -> Model:
-        """Return the model, whose attributes any thread may read.
-
-        Raise the reason if loading failed.
-        """
-        if self._thread.model is None:
-            closed = ModelLoadError(
-                f"the {self._jobs.owner} was closed before its model was loaded"
-            )
-            raise self._thread.error or closed
-        return self._thread.model
 
     def _put(self, job: Job[Outcome]) -> Job[Outcome]:
         """Queue a job and return it; a job without texts is settled at once."""

@@ -265,20 +265,18 @@ class ChunkIndex(MutableIndex):
         responses = []
         for params in searches:
             rerank_stages = models.rerank_stages(params, rerankings)
-            responses.append(self._answer(state, params, rerank_stages))
-        return responses
-
-    def _answer(
-        self, state: _State, params: SearchParams, rerank_stages: Sequence[RerankStage]
-    ) -> SearchResponse:
-        of_query = partial(self._counter.count, params.query)
-        if state.is_counted and self._counter.is_loaded:
-            token_counts = SearchMetadata(of_query(), state.n_tokens())
-        else:
-            token_counts = SearchMetadata.lazy(
-                num_query_tokens=of_query, num_context_tokens=state.n_tokens
+            count_query = partial(self._counter.count, params.query)
+            if state.is_counted and self._counter.is_loaded:
+                token_counts = SearchMetadata(count_query(), state.n_tokens())
+            else:
+                token_counts = SearchMetadata.lazy(
+                    num_query_tokens=count_query, num_context_tokens=state.n_tokens
+                )
+            response = answer(
+                params, state.segments, state.n_positions, token_counts, rerank_stages
             )
-        return answer(params, state.segments, state.n_positions, token_counts, rerank_stages)
+            responses.append(response)
+        return responses
 
     def _with_own_models(self, models: SearchModels) -> SearchModels:
         """Return the models of a search, with the index's own encoder if the search has none.

@@ -250,10 +250,6 @@ def _pivoted_self_match(
     return SelfMatch(math.fsum(summands) / denominator, denominator)
 
 
-def _pivoted_denominators(segment: Segment, statistics: Statistics) -> Floats:
-    return formulas.pivot(segment.norms, statistics.mean_norm)
-
-
 def _pivoted_stages(terms: WeightedTerms) -> tuple[Stage, ...]:
     before: list[Stage] = []
     after: list[Stage] = []
@@ -270,7 +266,7 @@ PIVOTED: Final = Weighting(
     needs_all_terms=False,
     saturate=formulas.saturate,
     idf=_idf_of_content,
-    denominators=_pivoted_denominators,
+    denominators=lambda segment, statistics: formulas.pivot(segment.norms, statistics.mean_norm),
     self_match=_pivoted_self_match,
     stages=_pivoted_stages,
 )

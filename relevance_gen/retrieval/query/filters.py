@@ -91,12 +91,9 @@ class Filter:
         if self.rule is None:
             return np.ones(positions.size, bool)
         if callable(self.rule):
-            n, rule, metadata = len(chunks.texts), self.rule, chunks.metadata
-            if not metadata:
-                return np.full(n, bool(rule({})) if n else False)
-            flags = np.zeros(n, bool)
-            for chunk_ord in range(n):
-                flags[chunk_ord] = bool(rule(metadata.get(chunk_ord, {})))
+            flags = np.zeros(positions.size, bool)
+            for chunk_ord in range(positions.size):
+                flags[chunk_ord] = bool(self.rule(chunks.metadata_of(chunk_ord)))
             return flags
         mask: Flags = self.rule
         return mask[positions]

@@ -100,17 +100,14 @@ def corrections_of(
     ends_before = np.maximum.accumulate(ends)[:-1]
     is_alone = np.append(tokens.start[1:] >= ends_before, True)
     is_alone[1:] &= is_alone[:-1]
-    misspelled = []
+    misspelled, texts = [], []
     for token in np.flatnonzero(is_alone).tolist():
-        if tokens.decode_term(token) in replacements:
+        text = replacements.get(tokens.decode_term(token))
+        if text is not None:
             misspelled.append(token)
+            texts.append(text)
     starts, stops = tokens.find_characters(query.text, np.array(misspelled, int))
-    words = [tokens.decode_term(token) for token in misspelled]
-    corrections = []
-    ranges = zip(words, starts.tolist(), stops.tolist(), strict=True)
-    for word, start, stop in ranges:
-        corrections.append(Correction(start, stop, replacements[word]))
-    return corrections
+    return list(map(Correction, starts.tolist(), stops.tolist(), texts))
 
 
 def correct(query: Query, corrections: Sequence[Correction], *, is_english: bool) -> Query:
