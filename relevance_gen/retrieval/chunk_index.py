@@ -210,15 +210,14 @@ class ChunkIndex(MutableIndex):
         """
         text = chunk.text if isinstance(chunk, Chunk) else chunk
         for segment in self._state.segments.segments:
-            chunks, is_live = segment.chunks, segment.live
+            chunks = segment.chunks
             for chunk_ord, chunk_text in enumerate(chunks.texts):
-                if chunk_text != text or not is_live[chunk_ord]:
-                    continue
-                if not isinstance(chunk, Chunk):
-                    return True
-                title, metadata = chunks.title_of(chunk_ord), chunks.metadata_of(chunk_ord)
-                if title == chunk.title and metadata == chunk.metadata:
-                    return True
+                if chunk_text == text and segment.live[chunk_ord]:
+                    if not isinstance(chunk, Chunk):
+                        return True
+                    fields = chunks.title_of(chunk_ord), chunks.metadata_of(chunk_ord)
+                    if fields == (chunk.title, chunk.metadata):
+                        return True
         return False
 
     def __iter__(self) -> Iterator[Chunk]:

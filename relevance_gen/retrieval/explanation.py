@@ -73,7 +73,7 @@ def explain(
     params: SearchParams,
     position: int,
     segments: Segments,
-    rerank_stages: Sequence[RerankStage] = (),
+    rerank_stages: Sequence[RerankStage],
 ) -> Explanation:
     """Return the explanation of the score that the chunk at a position has in one search.
 

@@ -222,18 +222,16 @@ class IndexSearchOptions(SearchOptions, total=False):
 def _model_with(class_name: str, method: str) -> Any:
     """Return a validator of an attribute that must be None or a model with the method `method`.
 
-    The validator raises an `InvalidRequestError` that names `class_name` for any other value.
+    The validator raises an `InvalidRequestError` for any other value. The error names the class,
+    which `class_name` contains with its article.
     """
 
     def check(_: Any, attribute: Attribute[Any], model: Any) -> None:
         is_model = callable(getattr(model, method, None)) and not isinstance(model, str)
         if model is not None and not is_model:
-            article = "an" if class_name == "Encoder" else "a"
+            remedy = f"make one: {class_name.split()[1]}(path)"
             raise InvalidRequestError.must_be(
-                attribute.name,
-                f"{article} {class_name} or None",
-                model,
-                remedy=f"make one: {class_name}(path)",
+                attribute.name, f"{class_name} or None", model, remedy=remedy
             )
 
     return check
@@ -253,8 +251,10 @@ class SearchModels:
         InvalidRequestError: a model is invalid.
     """
 
-    encoder: TextEncoder | None = field(default=None, validator=_model_with("Encoder", "encode"))
-    reranker: TextReranker | None = field(default=None, validator=_model_with("Reranker", "score"))
+    encoder: TextEncoder | None = field(default=None, validator=_model_with("an Encoder", "encode"))
+    reranker: TextReranker | None = field(
+        default=None, validator=_model_with("a Reranker", "score")
+    )
 
     def rerank_stages(
         self, params: SearchParams, between: Sequence[RerankStage] = ()

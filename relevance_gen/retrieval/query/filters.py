@@ -248,8 +248,9 @@ def _compared_type(value: object) -> type | None:
     """Return the type by which a range compares a value: string, number or, for others, None."""
     if isinstance(value, str):
         return str
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float if is_number else None
+    if is_integer(value) or isinstance(value, float):
+        return float
+    return None
 
 
 def comparison_key(value: Any) -> str | None:
