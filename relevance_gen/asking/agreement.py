@@ -116,7 +116,12 @@ def read_statement(text: str) -> Statement:
     return statement
 
 
-def _add_clause(words: Sequence[str], statement: Statement, *, is_first: bool) -> None:
+def _add_clause(
+    words: Sequence[str],
+    statement: Statement,
+    *,
+    is_first: bool,
+) -> None:
     """Add the words of a clause to a statement.
 
     A negation without a following content word negates the previous one.

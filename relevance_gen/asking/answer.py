@@ -108,7 +108,14 @@ class Answer(PydanticSerializable):
         was too low, and its text is `NO_ANSWER_FOUND`.
         """
         text = NO_ANSWER_FOUND if sources else NOTHING_FOUND
-        return cls(text, sources, prompt="", confidence=confidence, response=None, found=False)
+        return cls(
+            text,
+            sources,
+            prompt="",
+            confidence=confidence,
+            response=None,
+            found=False,
+        )
 
     @cached_property
     def citations(self) -> tuple[CitedSentence, ...]:

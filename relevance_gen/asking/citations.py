@@ -149,7 +149,8 @@ class Attributor:
         texts = [_SOURCE_NUMBERS.sub(" ", text[start:end]) for start, end in spans]
         word_ids, sentence_ords = _distinct_words(texts)
         order = sentence_ords.argsort(kind="stable")
-        word_ids, sentence_ords = word_ids[order], sentence_ords[order]
+        word_ids = word_ids[order]
+        sentence_ords = sentence_ords[order]
         cited = []
         for first, n_words in zip(*runs(sentence_ords), strict=True):
             raise_if_cancelled()

@@ -18,8 +18,8 @@ from relevance_gen.text.chunking import sentences
 from relevance_gen.types import SearchResponse, SearchResult
 
 INSTRUCTIONS = (
-    "Answer the question in a few sentences, from the sources below and nothing else. If the sources do not answer the "
-    "question, say that they do not."
+    "Answer the question in a few sentences, from the sources below and nothing else. If the "
+    "sources do not answer the question, say that they do not."
 )
 _CHAT_MAX_TOKENS = 512
 _COMPLETION_MAX_TOKENS = 128
@@ -175,9 +175,8 @@ class _Chat:
         n_bytes = _n_bytes(*self._message(sources).values())
         if n_bytes + _FRAME_BYTES <= max_prompt_tokens:  # each token has at least one byte
             return True
-        if (
-            n_bytes > MAX_BYTES_PER_TOKEN * self.model.chat_format.n_ctx
-        ):  # the model would refuse to count them
+        # The model would refuse to count tokens of longer texts.
+        if n_bytes > MAX_BYTES_PER_TOKEN * self.model.chat_format.n_ctx:
             return False
         n_tokens = self.model.count_chat_tokens([self._message(sources)], **self.rendering)
         return n_tokens <= max_prompt_tokens
@@ -234,7 +233,8 @@ def _max_prompt_tokens(model: PromptModel, fields: Mapping[str, Any]) -> int:
     The field ``max_tokens`` is the number of tokens of the answer, but at most half of the context
     is reserved for it.
     """
-    n_ctx, max_tokens = model.chat_format.n_ctx, int(fields["max_tokens"])
+    n_ctx = model.chat_format.n_ctx
+    max_tokens = int(fields["max_tokens"])
     return n_ctx - min(max_tokens, n_ctx // 2)
 
 
@@ -301,12 +301,13 @@ def _around_passage(source: Source) -> list[Source]:
         overlapping = [max(overlapping, key=lambda row: _n_matches(result, spans[row]))]
     first = overlapping[0]
     last = overlapping[-1]
-    parts = [Source(result, spans[first][0], spans[last][1])]
-    while first > 0 or last < len(spans) - 1:
+    parts = []
+    while True:
+        parts.append(Source(result, spans[first][0], spans[last][1]))
+        if first == 0 and last == len(spans) - 1:
+            return parts
         first = max(first - 1, 0)
         last = min(last + 1, len(spans) - 1)
-        parts.append(Source(result, spans[first][0], spans[last][1]))
-    return parts
 
 
 def _n_matches(result: SearchResult, sentence: tuple[int, int]) -> int:

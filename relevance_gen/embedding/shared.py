@@ -103,8 +103,9 @@ class Jobs:
         """Raise an `error_class` in a process that was forked after the queue was created."""
         if self.is_forked:
             raise self.error_class(
-                f"this {self.owner} was created before this process was forked, and its thread exists only in the parent; "
-                f"start processes with the 'spawn' method, or create the {self.owner} after the fork"
+                f"this {self.owner} was created before this process was forked, and its thread "
+                "exists only in the parent; start processes with the 'spawn' method, or create the "
+                f"{self.owner} after the fork"
             )
 
     def put(self, job: Job[Any]) -> None:

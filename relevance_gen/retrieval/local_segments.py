@@ -472,7 +472,7 @@ class SegmentScorer:
     def _weighted_postings(
         self, terms: WeightedTerms, indices: Sequence[int]
     ) -> Iterator[tuple[float, TermPostings]]:
-        """Yield the weights and postings of the words at the given indices of `terms.query.terms`."""
+        """Yield the weight and the postings of the words at indices of `terms.query.terms`."""
         words, matches, weights = [], [], []
         for i in indices:
             words.append(terms.query.terms[i])
