@@ -80,7 +80,11 @@ class Occurrences:
         n_bytes = min(int(self.length[occurrence]), MAX_SPELLING_BYTES)
         return self.folded[start : start + n_bytes].decode("utf-8", "replace")
 
-    def find_characters(self, text: str, selected: Offsets) -> tuple[Offsets, Offsets]:
+    def find_characters(
+        self,
+        text: str,
+        selected: Offsets,
+    ) -> tuple[Offsets, Offsets]:
         """Return the start and the end of selected tokens in a text, in code points.
 
         A token's range includes the following characters that normalize to nothing, such as
@@ -96,25 +100,27 @@ class Occurrences:
             character, shape (m,) each.
         """
         # The normalized bytes of the text follow a line end.
-        low, high = self.start - 1, self.start + self.length - 1
-        n_bytes_to = np.cumsum(
-            folded_sizes(text)
-        )  # normalized bytes up to the end of each character
-        start = np.searchsorted(n_bytes_to, low[selected], "right")
-        last = np.searchsorted(n_bytes_to, high[selected] - 1, "right")
-        # A part of an identifier can start or end inside of the bytes of one character: then the whole
-        # identifier is used.
+        low = self.start - 1
+        high = low + self.length
+        # Number of normalized bytes up to the end of each character.
+        n_bytes_to = np.cumsum(folded_sizes(text))
+        start = n_bytes_to.searchsorted(low[selected], "right")
+        last = n_bytes_to.searchsorted(high[selected] - 1, "right")
+        # A part of an identifier can start or end inside of the bytes of one character: then the
+        # whole identifier is used.
         start_bytes = np.where(start, n_bytes_to[start - 1], 0)
-        is_inside = (start_bytes != low[selected]) | (n_bytes_to[last] != high[selected])
+        is_inside = start_bytes != low[selected]
+        is_inside |= n_bytes_to[last] != high[selected]
         if is_inside.any():
             reach = np.maximum.accumulate(high)
             is_first = np.append(True, high[1:] > reach[:-1])
-            first_tokens = np.flatnonzero(is_first)
-            identifier = np.searchsorted(first_tokens, selected[is_inside], "right") - 1
+            first_tokens = is_first.nonzero()[0]
+            identifier = first_tokens.searchsorted(selected[is_inside], "right") - 1
             whole = first_tokens[identifier]
-            start[is_inside] = np.searchsorted(n_bytes_to, low[whole], "right")
-            last[is_inside] = np.searchsorted(n_bytes_to, high[whole] - 1, "right")
-        return start, np.searchsorted(n_bytes_to, n_bytes_to[last], "right")
+            start[is_inside] = n_bytes_to.searchsorted(low[whole], "right")
+            last[is_inside] = n_bytes_to.searchsorted(high[whole] - 1, "right")
+        end = n_bytes_to.searchsorted(n_bytes_to[last], "right")
+        return start, end
 
     def number_ids(self) -> Ids:
         """Return the distinct ids of the words for which `is_number` is True, ascending."""
