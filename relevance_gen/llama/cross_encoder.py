@@ -6,7 +6,6 @@ The score comes from a ranking head, or from the word that the model generates n
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -74,7 +73,7 @@ class CrossEncoder(PooledModel):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: Path,
         options: ModelOptions,
         *,
         template: str | None = None,
@@ -90,7 +89,7 @@ class CrossEncoder(PooledModel):
             pooling_type = lib.LLAMA_POOLING_TYPE_RANK
         super().__init__(path, options, on_progress=on_progress, pooling_type=pooling_type)
 
-    def _prepare(self, path: str | os.PathLike[str]) -> None:
+    def _prepare(self, path: Path) -> None:
         self._n_labels = int(lib.llama_model_n_cls_out(self._weights.handle))
         if self._has_head:
             self._segments = self._ranking_head_segments(path)
@@ -107,7 +106,7 @@ class CrossEncoder(PooledModel):
 
     # ── The prompt ────────────────────────────────────────────────────────────────────────────────
 
-    def _ranking_head_segments(self, path: str | os.PathLike[str]) -> list[_PromptSegment]:
+    def _ranking_head_segments(self, path: Path) -> list[_PromptSegment]:
         """Return the segments of the input of a model with a ranking head.
 
         Raises:
@@ -153,7 +152,7 @@ class CrossEncoder(PooledModel):
             _PromptSegment(special_tokens.after, offset),
         ]
 
-    def _generative_segments(self, path: str | os.PathLike[str]) -> list[_PromptSegment]:
+    def _generative_segments(self, path: Path) -> list[_PromptSegment]:
         """Return the segments of the prompt of a generative reranker.
 
         Stores the tokens of `answers`, too.
@@ -196,7 +195,7 @@ class CrossEncoder(PooledModel):
             segments.append(_PromptSegment(content))
         return segments
 
-    def _find_template(self, path: str | os.PathLike[str]) -> str | None:
+    def _find_template(self, path: Path) -> str | None:
         """Return the template of the prompt; None if the model has none.
 
         It is the requested template, else the one in the file's metadata, else that of
@@ -208,7 +207,7 @@ class CrossEncoder(PooledModel):
         template = lib.llama_model_chat_template(self._weights.handle, b"rerank")
         if template:
             return str(template.decode(errors="replace"))
-        names = f"{metadata(self._weights.handle, 'general.name')} {Path(path).name}"
+        names = f"{metadata(self._weights.handle, 'general.name')} {path.name}"
         is_qwen3 = "qwen3-reranker" in names.lower().replace(" ", "-")
         return _QWEN3_TEMPLATE if is_qwen3 else None
 

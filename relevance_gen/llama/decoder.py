@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -70,14 +69,14 @@ class Decoder(OpenContext):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: Path,
         options: ModelOptions = _DEFAULT_OPTIONS,
         *,
         on_progress: OnProgress | None = None,
         visible_texts: Iterable[str] = (),
     ) -> None:
         self._abort_flag = ctypes.create_string_buffer(2)
-        weights = Weights(Path(path), options, on_progress)
+        weights = Weights(path, options, on_progress)
         super().__init__(weights)
         model = weights.handle
         try:
@@ -169,7 +168,7 @@ class Decoder(OpenContext):
         self._equal_row_counts: set[int] = set()
         self._differing_row_counts: set[int] = set()
 
-    def _open_context(self, path: str | os.PathLike[str], options: ModelOptions) -> None:
+    def _open_context(self, path: Path, options: ModelOptions) -> None:
         """Open the context; if its default size cannot be allocated, try smaller sizes.
 
         Raise `ModelLoadError` if a requested size cannot be allocated, or the model cannot generate
@@ -522,7 +521,7 @@ def _padded_outputs(n_slots: int) -> int:
     return n_slots + -n_slots % _PREFILL_MULTIPLE
 
 
-def _check_generates_text(weights: Weights, path: str | os.PathLike[str]) -> None:
+def _check_generates_text(weights: Weights, path: Path) -> None:
     has_decoder = lib.llama_model_has_decoder(weights.handle)
     if not has_decoder or lib.llama_model_has_encoder(weights.handle):
         raise ModelLoadError(f"{path} holds a model that does not generate text: it has an encoder")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ class Embedder(PooledModel):
         with self._vocabulary_lock:
             super().close()
 
-    def _prepare(self, path: str | os.PathLike[str]) -> None:
+    def _prepare(self, path: Path) -> None:
         self.n_dims = int(lib.llama_model_n_embd_out(self._weights.handle))
         self.tokenize = self._tokenizer.tokenize_beginning
         self.n_special_tokens = self._tokenizer.surrounding_tokens().n_tokens
@@ -65,7 +65,7 @@ class Embedder(PooledModel):
         if not np.isfinite(self.embed("a").vector).all():
             raise EncoderError("its vectors are not finite: the file is damaged")
 
-    def _pooling(self, path: str | os.PathLike[str]) -> str:
+    def _pooling(self, path: Path) -> str:
         pooling_type = lib.llama_pooling_type(self._context)
         if pooling_type in _POOLINGS:
             return _POOLINGS[pooling_type]

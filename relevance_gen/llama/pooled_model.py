@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -53,13 +52,13 @@ class PooledModel(OpenContext, ABC):
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: Path,
         options: ModelOptions,
         *,
         on_progress: OnProgress | None = None,
         pooling_type: int = lib.LLAMA_POOLING_TYPE_UNSPECIFIED,
     ) -> None:
-        weights = Weights(Path(path), options, on_progress)
+        weights = Weights(path, options, on_progress)
         super().__init__(weights)
         try:
             n_ctx_train = lib.llama_model_n_ctx_train(weights.handle)
@@ -74,7 +73,7 @@ class PooledModel(OpenContext, ABC):
             raise
 
     @abstractmethod
-    def _prepare(self, path: str | os.PathLike[str]) -> None:
+    def _prepare(self, path: Path) -> None:
         """Check the kind of the model, set the attributes, and run the model on a short text.
 
         A model that cannot run fails here, and a caller's first text is not slower than later ones.

@@ -110,7 +110,7 @@ class _GGUFParameters(ctypes.Structure):
     _fields_ = (("no_alloc", ctypes.c_bool), ("context", ctypes.c_void_p))
 
 
-def has_tensor(path: str | os.PathLike[str], name: str) -> bool:
+def has_tensor(path: Path, name: str) -> bool:
     """Return whether a GGUF file has a tensor named `name`."""
     library: Any = lib._lib
     library.gguf_init_from_file.restype = ctypes.c_void_p

@@ -203,11 +203,12 @@ def test_tokenize_with_std_regex_does_not_overflow_the_stack(tmp_path, character
     model = tmp_path / "bloom.gguf"
     model.write_bytes(TINY.read_bytes().replace(b"gpt-2", b"bloom"))
     code = f"""
+from pathlib import Path
 from relevance_gen.llama import weights
 from relevance_gen.llama.decoder import Decoder
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.model_files.resolve import EMBEDDED_MODEL
-print(len(Decoder({str(model)!r}, ModelOptions(n_ctx=8192, n_slots=1)).tokenize({character!r} * 100_000, 0)))
+print(len(Decoder(Path({str(model)!r}), ModelOptions(n_ctx=8192, n_slots=1)).tokenize({character!r} * 100_000, 0)))
 """
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from relevance_gen.checks import check_path
@@ -19,11 +18,9 @@ _MAGIC = b"GGUF"
 _log = logging.getLogger(__name__)
 
 
-def is_embedded(
-    model: str | os.PathLike[str] | None, environment: Mapping[str, str] = os.environ
-) -> bool:
+def is_embedded(model: str | os.PathLike[str] | None) -> bool:
     """Return whether `resolve` would return the embedded model."""
-    return model is None and not environment.get(MODEL_VARIABLE)
+    return model is None and not os.environ.get(MODEL_VARIABLE)
 
 
 def check_model_exists(model: str) -> None:
@@ -75,12 +72,7 @@ def files_of(model: str | None) -> list[Path]:
     return [part for part in paths if part.is_file()]
 
 
-def resolve(
-    model: str | os.PathLike[str] | None = None,
-    *,
-    environment: Mapping[str, str] = os.environ,
-    embedded: Path = EMBEDDED_MODEL,
-) -> Path:
+def resolve(model: str | os.PathLike[str] | None = None) -> Path:
     """Return the path of the file of `model`.
 
     Args:
@@ -88,8 +80,6 @@ def resolve(
             Hugging Face hub, ``owner/name``, ``owner/name:QUANTIZATION`` or ``owner/name:FILE``, of
             which one file is downloaded once: by default its Q4_K_M, Q8_0 or first file. None means
             the value of ``RELEVANCE_GEN_MODEL``, or the embedded model if that is not set.
-        environment: the environment variables, of which ``RELEVANCE_GEN_MODEL`` is read.
-        embedded: the path of the embedded model.
 
     Raises:
         ModelLoadError: the model does not exist or cannot be downloaded, or its name is ``none``,
@@ -97,14 +87,14 @@ def resolve(
         InvalidRequestError: `model` is not a path.
     """
     if model is None:
-        model = environment.get(MODEL_VARIABLE) or None
+        model = os.environ.get(MODEL_VARIABLE) or None
     if model == NO_MODEL:
         raise ModelLoadError(
             f"{MODEL_VARIABLE}={NO_MODEL} disables generation (search-only servers); to generate, pass the path of a "
             f"GGUF file, or set {MODEL_VARIABLE} to it, or unset {MODEL_VARIABLE} for the embedded model"
         )
     if model is None:
-        if not embedded.exists():
+        if not EMBEDDED_MODEL.exists():
             raise ModelLoadError(
                 f"model is required: pass the path of a GGUF file, or set {MODEL_VARIABLE} to it "
                 "(this installation has no embedded model)"
@@ -113,7 +103,7 @@ def resolve(
             "using the small embedded model; set %s to the path of a GGUF file to use another model",
             MODEL_VARIABLE,
         )
-        return embedded
+        return EMBEDDED_MODEL
     path = Path(check_path("model", model))
     if path.exists():
         return path
