@@ -142,10 +142,8 @@ class ScriptedModel:
         self.interrupted = True
 
 
-def capacity(n_requests: int, n_retained_prompts: int | None = None) -> Capacity:
+def capacity(n_requests: int, n_retained_prompts: int = 1 << 30) -> Capacity:
     """Return the same capacity for all priorities."""
-    if n_retained_prompts is None:
-        return Capacity(dict.fromkeys(RequestPriority, n_requests))
     return Capacity(
         dict.fromkeys(RequestPriority, n_requests),
         dict.fromkeys(RequestPriority, n_retained_prompts),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
 import numpy as np
 from attrs import define, field
 
@@ -34,6 +33,7 @@ from relevance_gen.types import (
     TokenTexts,
 )
 
+NO_TOKENS: Tokens = np.empty(0, np.int32)
 NO_LOGITS: Logits = np.empty(0, np.float32)
 NO_STATE: SavedState = np.empty(0, np.uint8)
 MIN_LOGPROB = -9999.0
@@ -45,7 +45,7 @@ class ActiveRequest:
     """The engine's state of a queued request.
 
     Attributes:
-        eos_token_ids: tokens that end a sample.
+        eos_token_ids: tokens that end a sample; none until `tokenize`.
         grammar: compiled constraint on the samples; ``None`` without a grammar, and until it is
             compiled.
         mask_budget: CPU time used for masks of the grammar, in all samples.
@@ -66,24 +66,21 @@ class ActiveRequest:
     """
 
     queued: QueuedRequest
-    eos_token_ids: frozenset[int] = field(init=False)
-    grammar: Grammar | Choices | None = field(default=None, init=False)
-    mask_budget: MaskTimeBudget = field(factory=MaskTimeBudget, init=False)
-    tokens: Tokens = field(factory=lambda: np.empty(0, np.int32), init=False)
-    stops: StopStrings = field(default=NO_STOPS, init=False)
-    allowed_tokens: sampler.Mask | None = field(default=None, init=False)
-    logits: Logits = field(default=NO_LOGITS, init=False)
-    state: SavedState = field(default=NO_STATE, init=False)
-    slot: int | None = field(default=None, init=False)
-    n_computed: int = field(default=0, init=False)
-    n_reused: int = field(default=0, init=False)
-    n_started: int = field(default=0, init=False)
-    prompt_logprobs: list[float] = field(factory=list, init=False)
-    prompt_top_logprobs: list[tuple[TokenLogprob, ...]] = field(factory=list, init=False)
-    completions: dict[int, Completion] = field(factory=dict, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.eos_token_ids = frozenset(self.params.eos_token_ids)
+    eos_token_ids: frozenset[int] = frozenset()
+    grammar: Grammar | Choices | None = None
+    mask_budget: MaskTimeBudget = field(factory=MaskTimeBudget)
+    tokens: Tokens = NO_TOKENS
+    stops: StopStrings = NO_STOPS
+    allowed_tokens: sampler.Mask | None = None
+    logits: Logits = NO_LOGITS
+    state: SavedState = NO_STATE
+    slot: int | None = None
+    n_computed: int = 0
+    n_reused: int = 0
+    n_started: int = 0
+    prompt_logprobs: list[float] = field(factory=list)
+    prompt_top_logprobs: list[tuple[TokenLogprob, ...]] = field(factory=list)
+    completions: dict[int, Completion] = field(factory=dict)
 
     @property
     def id(self) -> int:
@@ -149,6 +146,7 @@ class ActiveRequest:
                 names tokens beyond the vocabulary, or the response would hold too many top log
                 probabilities.
         """
+        self.eos_token_ids = frozenset(self.params.eos_token_ids)
         if self.context.use_model_eos:
             self.eos_token_ids |= frozenset(model.chat_format.eos_token_ids)
         _check_vocabulary(self, model.n_vocab)
@@ -281,12 +279,14 @@ class ActiveRequest:
     def response(self, model: LanguageModel) -> GenerationResponse:
         """Return the response; all samples must be finished."""
         completions = tuple(self.completions[index] for index in range(self.n_samples))
-        prompt, prompt_logprobs = self.params.text, None
+        prompt, prompt_logprobs, token_texts = self.params.text, None, None
         if self.context.is_chat:
             prompt = prompt.replace(TOKEN_BOUNDARY, "")
         if self.params.prompt_logprobs:
             prompt_logprobs = (None, *self.prompt_logprobs)
-        response = GenerationResponse(
+        if self.context.return_token_texts:
+            token_texts = self._token_texts(completions, model)
+        return GenerationResponse(
             created=self.queued.created,
             finished=max(completion.finished for completion in completions),
             num_samples=len(completions),
@@ -295,10 +295,8 @@ class ActiveRequest:
             responses=completions,
             prompt_logprobs=prompt_logprobs,
             reused_tokens=self.n_reused,
+            token_texts=token_texts,
         )
-        if self.context.return_token_texts:
-            return attrs.evolve(response, token_texts=self._token_texts(completions, model))
-        return response
 
     def _token_texts(self, completions: tuple[Completion, ...], model: LanguageModel) -> TokenTexts:
         prompt = tuple(self.tokens.tolist())

@@ -30,6 +30,7 @@ other requests are batched with it. (A batch has the same bits as its chunks com
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -37,7 +38,7 @@ from typing import TypeAlias
 from attrs import frozen
 
 from relevance_gen.generation.engine.active_request import ActiveRequest
-from relevance_gen.generation.queue.request import RequestPriority, priority_of
+from relevance_gen.generation.queue.request import ANONYMOUS, priority_of
 
 _MAX_PADDING_TOKENS = 16
 """Rows of padding allowed to compute a chunk together with a longer chunk. Computing these rows
@@ -197,10 +198,6 @@ def _is_computed(request: ActiveRequest) -> bool:
     return 0 < request.n_prompt_tokens == request.n_computed
 
 
-def _is_anonymous(client: str | None) -> bool:
-    return priority_of(client) is RequestPriority.ANONYMOUS
-
-
 def _assign_slots(state: EngineState) -> AssignSlot | Start | Preempt | Resume | None:
     """Return the action that gives a free slot to a request or a preempted sample.
 
@@ -239,12 +236,7 @@ def _first_slots(assignments: Mapping[int, int], queue_index: int) -> tuple[int,
         assignments: queue index of the request by slot, in order of distribution.
         queue_index: index of the request among the waiting requests.
     """
-    slots = []
-    for slot, assigned_index in assignments.items():
-        if assigned_index != queue_index:
-            break
-        slots.append(slot)
-    return tuple(slots)
+    return tuple(itertools.takewhile(lambda slot: assignments[slot] == queue_index, assignments))
 
 
 def _preempt_if_needed(
@@ -254,9 +246,9 @@ def _preempt_if_needed(
 
     Otherwise return None. Called only if no slot is free.
     """
-    anonymous_slots = [slot for slot, client in clients_by_slot.items() if _is_anonymous(client)]
+    anonymous_slots = [slot for slot, client in clients_by_slot.items() if client == ANONYMOUS]
     is_needed = any(
-        n_slots and not _is_anonymous(request.client)
+        n_slots and request.client != ANONYMOUS
         for n_slots, request in zip(n_usable, state.waiting, strict=True)
     )
     return Preempt(max(anonymous_slots)) if anonymous_slots and is_needed else None
@@ -281,7 +273,7 @@ def _distribute_slots(
     # A heap of each client's requests: slots of the request, its turn, its queue index.
     requests_by_client: dict[str | None, list[tuple[int, int, int]]] = {}
     for queue_index, request in enumerate(state.waiting):
-        is_blocked = state.n_preempted > 0 and _is_anonymous(request.client)
+        is_blocked = state.n_preempted > 0 and request.client == ANONYMOUS
         if n_usable[queue_index] and not is_blocked:
             n_slots = request.n_running + (request.slot is not None)
             entry = n_slots, queue_index, queue_index
@@ -313,12 +305,11 @@ def _distribute_slots(
 def _count_usable_slots(state: EngineState) -> list[int]:
     """Return for each waiting request how many further slots it can use now."""
     retaining = [request for request in state.waiting if retains_prompt(request)]
-    n_retained = Counter(priority_of(request.client) for request in retaining)
+    n_retained = Counter(request.priority for request in retaining)
     retaining_clients = {request.client for request in retaining}
     max_retained = max_retained_prompts(state.n_slots)
     n_usable = []
     for request in state.waiting:
-        priority = priority_of(request.client)
         if _is_computed(request):
             n_usable.append(request.n_pending_samples - (request.slot is not None))
         elif request.slot is not None:
@@ -327,9 +318,9 @@ def _count_usable_slots(state: EngineState) -> list[int]:
             n_usable.append(1)
         else:
             is_first_of_client = request.client not in retaining_clients
-            may_retain = is_first_of_client or n_retained[priority] < max_retained
+            may_retain = is_first_of_client or n_retained[request.priority] < max_retained
             n_usable.append(int(may_retain))
-            n_retained[priority] += 1
+            n_retained[request.priority] += 1
             retaining_clients.add(request.client)
     return n_usable
 
@@ -342,9 +333,7 @@ def _compute_prompts(state: EngineState) -> Tokenize | Prefill | None:
     first. The result is None if there is no such prompt, or if this step may not tokenize another
     prompt or has too small a budget for the first chunk.
     """
-    by_priority = sorted(
-        enumerate(state.waiting), key=lambda indexed: priority_of(indexed[1].client)
-    )
+    by_priority = sorted(enumerate(state.waiting), key=lambda indexed: indexed[1].priority)
     chunks: list[PrefillChunk] = []
     for queue_index, request in by_priority:
         if request.slot is None or _is_computed(request):

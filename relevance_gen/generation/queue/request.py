@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Any, TypeAlias, TypedDict
 
 import attrs
-from attrs import field, frozen
+from attrs import frozen
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
@@ -27,7 +27,6 @@ MAX_ALLOWED_TOKENS = 1 << 16
 MAX_RESPONSE_TOP_LOGPROBS = 1 << 20
 """Maximum number of top log probabilities in a response, which is in memory until it is
 complete."""
-_NO_FIELDS: Mapping[str, Any] = {}
 GRAMMAR_FIELDS = ("json_schema", "regex", "grammar", "choice")
 """Request fields that constrain the text of samples; at most one field per request is set."""
 MAX_GRAMMAR_CHARACTERS = 1 << 18
@@ -98,8 +97,7 @@ class QueuedRequest:
     It can be pickled, and refers to no future and no engine.
 
     Args:
-        id: number in order of arrival, unique in its queue; two queued requests are equal if their
-            ids are equal.
+        id: number in order of arrival, unique in its queue.
         request: sampling parameters and text.
         seed: the seed that the request contains, otherwise a random seed. The seed is chosen before
             a worker takes the request, so that every worker would generate the same samples.
@@ -108,10 +106,10 @@ class QueuedRequest:
     """
 
     id: int
-    request: GenerationRequest = field(eq=False)
-    seed: int = field(eq=False)
-    created: float = field(eq=False)
-    context: RequestContext = field(default=DEFAULT_CONTEXT, eq=False)
+    request: GenerationRequest
+    seed: int
+    created: float
+    context: RequestContext = DEFAULT_CONTEXT
 
 
 @frozen
@@ -123,12 +121,12 @@ class Capacity:
             authenticated clients can preempt anonymous requests, so their number includes the slots
             of anonymous requests.
         n_retained_prompts: for each priority, how many of these requests may ask for several
-            samples; ``None`` for no limit. At the limit, such a request is still accepted if its
+            samples. At the limit, such a request is still accepted if its
             client has no other one.
     """
 
     n_requests: Mapping[RequestPriority, int]
-    n_retained_prompts: Mapping[RequestPriority, int] | None = None
+    n_retained_prompts: Mapping[RequestPriority, int]
 
     @property
     def is_empty(self) -> bool:
@@ -153,7 +151,8 @@ class Capacity:
         return attrs.evolve(self, n_requests=n_requests)
 
 
-NO_CAPACITY = Capacity(dict.fromkeys(RequestPriority, 0))
+_NONE = dict.fromkeys(RequestPriority, 0)
+NO_CAPACITY = Capacity(_NONE, _NONE)
 
 
 class RequestFields(TypedDict, total=False):
@@ -186,7 +185,7 @@ class RequestFields(TypedDict, total=False):
     seed: int | None
 
 
-def as_request(request: object, fields: Mapping[str, Any] = _NO_FIELDS) -> GenerationRequest:
+def as_request(request: object, fields: Mapping[str, Any]) -> GenerationRequest:
     """Build a request from a text, a request or a mapping, and `fields`, which override its own.
 
     Raises:

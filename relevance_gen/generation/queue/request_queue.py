@@ -296,8 +296,8 @@ class RequestQueue:
             client, priority = queued.context.client, queued.context.priority
             needs_compilation = has_grammar(queued.request)
             is_retained = queued.request.num_samples > 1 and not needs_compilation
-            limits = worker.capacity.n_retained_prompts
-            is_limited = limits is not None and n_retained[priority] >= limits[priority]
+            max_retained = worker.capacity.n_retained_prompts[priority]
+            is_limited = n_retained[priority] >= max_retained
             if is_retained and is_limited and client in retaining_clients:
                 continue
             if not worker.capacity.accepts(priority) or self._should_defer(worker, pending):
@@ -407,12 +407,11 @@ class RequestQueue:
             pending: the request.
             outcome: the response; or an exception, which becomes the error of the future.
         """
-        is_failure = isinstance(outcome, BaseException)
         with self._condition:
             if worker.requests.pop(pending.queued.id, None) is None:
                 return
             self._stop_queueing(pending)
-            if is_failure:
+            if isinstance(outcome, BaseException):
                 self.counters.requests_failed += 1
             else:
                 self.counters.requests_finished += 1

@@ -23,7 +23,7 @@ from relevance_gen.generation.engine.scheduler import (
     padded_length,
     retains_prompt,
 )
-from relevance_gen.generation.queue.request import ANONYMOUS
+from relevance_gen.generation.queue.request import ANONYMOUS, priority_of
 
 
 @define
@@ -37,6 +37,11 @@ class Request:
     n_running: int = 0
     can_batch_prefill: bool = True
     client: str | None = None
+
+    @property
+    def priority(self):
+        """The priority of the client."""
+        return priority_of(self.client)
 
     @property
     def computed(self):
