@@ -35,11 +35,6 @@ _CONTINUATION: Final = "\udc01"
 _NO_VARIABLES: Final[Mapping[str, Any]] = {}
 _MARKER: Final = re.compile(r"[<\[{|].*[>\]}|]")
 _HTML_TAG: Final = re.compile(r"</?[a-z][a-z0-9]*/?>")
-_FIELDS_OF_ERRORS: Final = {
-    "template": "chat_template",
-    "messages": "messages",
-    "limit": "chat_template",
-}
 
 
 class Renderer:
@@ -85,11 +80,10 @@ class Renderer:
             ) from None
         if "error" not in reply:
             return reply
-        field = _FIELDS_OF_ERRORS[reply["kind"]]
-        problem = "cannot be rendered"
-        if field == "messages":
-            problem = "do not fit the chat template"
-        raise InvalidRequestError(f"{problem}: {reply['error'][:500]}", field)
+        reason = reply["error"][:500]
+        if reply["kind"] == "messages":
+            raise InvalidRequestError(f"do not fit the chat template: {reason}", "messages")
+        raise InvalidRequestError(f"cannot be rendered: {reason}", "chat_template")
 
 
 _authenticated_renderer = Renderer()
@@ -327,15 +321,11 @@ def _copy_json(field: str, value: Any, convert: Callable[[Any], Any]) -> Any:
     """
     try:
         written = json.dumps(value, ensure_ascii=False)
-        is_too_long = len(written) > _MAX_CHARACTERS
-        copy = None if is_too_long else convert(json.loads(written))
+        if len(written) <= _MAX_CHARACTERS:
+            return convert(json.loads(written))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequestError(f"must be JSON: {error}", field) from None
-    if is_too_long:
-        raise InvalidRequestError(
-            f"must hold at most {_MAX_CHARACTERS:,} characters as JSON", field
-        )
-    return copy
+    raise InvalidRequestError(f"must hold at most {_MAX_CHARACTERS:,} characters as JSON", field)
 
 
 class _TokenSplitter:
@@ -413,10 +403,11 @@ class _SpecialTokens:
 
     def _split_message(self, message: dict[str, Any]) -> dict[str, Any]:
         splitter = self.assistant if message["role"] == "assistant" else self.all_roles
-        calls = {name: value for name, value in message.items() if name == "tool_calls"}
-        rest = {name: value for name, value in message.items() if name != "tool_calls"}
-        calls = {name: self.all_roles.split_value(value) for name, value in calls.items()}
-        return {**splitter.split_value(rest), **calls}
+        other_fields = {name: value for name, value in message.items() if name != "tool_calls"}
+        split: dict[str, Any] = splitter.split_value(other_fields)
+        if "tool_calls" in message:
+            split["tool_calls"] = self.all_roles.split_value(message["tool_calls"])
+        return split
 
 
 @functools.lru_cache(maxsize=8)

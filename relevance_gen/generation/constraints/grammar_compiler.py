@@ -242,7 +242,7 @@ class _CompilerQueue:
             self._cpu_seconds.charge(seconds, client)
         if error:
             raise failed_source.compile_error(error)
-        grammar = Grammar(source, matcher, self._n_vocab, guidance)
+        grammar = Grammar(source, matcher, self._n_vocab)
         if compile_s <= _MAX_CACHED_COMPILE_S:
             self._cache.put((client, source), grammar)
         return grammar

@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -108,12 +109,8 @@ def deep_stack(n_bytes: int = STACK_BYTES) -> Iterator[None]:
 
 
 def _run_in_thread(function: Callable[[], str]) -> str:
-    results: list[str] = []
-    thread = threading.Thread(target=lambda: results.append(function()))
-    with deep_stack(_TRIAL_STACK_BYTES):
-        thread.start()
-    thread.join()
-    return results[0]
+    with deep_stack(_TRIAL_STACK_BYTES), ThreadPoolExecutor(1) as executor:
+        return executor.submit(function).result()
 
 
 @functools.cache

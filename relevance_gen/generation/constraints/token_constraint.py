@@ -158,13 +158,11 @@ class Grammar:
         source: the request's field and text.
         matcher: llguidance's state at the start of a text.
         n_vocab: the size of the model's vocabulary.
-        guidance: the module `llguidance_backend`.
     """
 
     source: GrammarSource
     matcher: LLMatcher
     n_vocab: int
-    guidance: ModuleType
 
     def begin(self, eos_token_ids: Collection[int], budget: MaskTimeBudget) -> Constraint:
         """Return the constraint of a new sample; see `Constraint`."""
@@ -179,7 +177,6 @@ class _GrammarConstraint(Constraint):
     ) -> None:
         super().__init__(grammar.source.field, grammar.n_vocab, eos_token_ids, budget)
         self._matcher = grammar.matcher.deep_copy()
-        self._guidance = grammar.guidance
         # llguidance's own end token follows the model's tokens.
         self._end_byte = grammar.n_vocab // 8
         self._end_bit = _BITS[grammar.n_vocab % 8]
@@ -195,8 +192,9 @@ class _GrammarConstraint(Constraint):
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
     def _failure(self) -> str:
-        reason = str(self._guidance.error_of(self._matcher))
-        return "" if reason == self._guidance.NO_MATCHING_TEXT else reason
+        guidance = guidance_module()
+        reason = str(guidance.error_of(self._matcher))
+        return "" if reason == guidance.NO_MATCHING_TEXT else reason
 
 
 @frozen

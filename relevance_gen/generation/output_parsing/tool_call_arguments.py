@@ -242,9 +242,7 @@ class UnquotedArguments:
 
 def _depth_change(delimiter: str) -> int:
     """Return 1 if a delimiter opens an object or a list, -1 if it closes one, otherwise 0."""
-    if delimiter in "{[":
-        return 1
-    return -1 if delimiter in "}]" else 0
+    return (delimiter in "{[") - (delimiter in "}]")
 
 
 def _to_json_escape(escape: re.Match[str]) -> str:
