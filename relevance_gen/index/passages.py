@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -54,7 +53,6 @@ once."""
 _COMPARE_BATCH: Final = 1 << 12
 """Number of passages that are compared at once, which bounds the memory for any size of the
 index."""
-_NO_TITLES: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 class TextEncoder(Protocol):
@@ -115,7 +113,7 @@ class Passages:
         encoder: TextEncoder,
         progress: Progress | None = None,
         *,
-        titles: Mapping[int, str] = _NO_TITLES,
+        titles: Mapping[int, str] | None = None,
     ) -> Passages:
         """Return the passages of chunks with their vectors; each distinct passage is encoded once.
 
@@ -123,13 +121,13 @@ class Passages:
             texts: texts of the N chunks.
             encoder: encodes the passages.
             progress: called after each batch with the number of chunks done and N.
-            titles: titles of chunks, by index.
+            titles: titles of chunks, by index; None if no chunk has a title.
         """
         spans_of_chunks = []
         row_of: dict[str, int] = {}  # row of each distinct passage
         rows = []  # row of each passage
         for index, text in enumerate(texts):
-            title_line = _title_line(titles.get(index, ""), encoder)
+            title_line = _title_line((titles or {}).get(index, ""), encoder)
             passage_spans = _passage_spans(text, title_line, encoder)
             spans_of_chunks.append(passage_spans)
             for start, end in passage_spans:

@@ -115,19 +115,16 @@ def _join_split_runs(runs: TermCounts, suspects: Offsets) -> TermCounts:
     if not is_repeated.any():
         return runs
     is_first = np.concatenate(([True], ~is_repeated))
+    first_runs = order[is_first]
     tf = runs.tf
-    sums = np.add.reduceat(tf[order], np.flatnonzero(is_first))
-    tf[order[is_first]] = sums
+    tf[first_runs] = np.add.reduceat(tf[order], np.flatnonzero(is_first))
     mask = np.ones(tf.size, bool)
     mask[order[~is_first]] = False
     row_of_occurrence = runs.row_of_occurrence
     if row_of_occurrence is not None:
         new_index = np.cumsum(mask) - 1
-        # For each candidate, in `order`: the index in `order` of the first run of its term and
-        # chunk.
-        indices = np.where(is_first, np.arange(order.size), 0)
-        first_run = np.maximum.accumulate(indices)
-        new_index[order] = new_index[order[first_run]]
+        group = np.cumsum(is_first) - 1  # index in `first_runs` of each run of `order`
+        new_index[order] = new_index[first_runs[group]]
         row_of_occurrence = new_index.take(row_of_occurrence)
     return TermCounts(
         occurrence=runs.occurrence[mask],
