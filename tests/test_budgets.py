@@ -38,7 +38,7 @@ TOKENS_PER_LINE = {
     "generation": 8.2,
     "index": 8.5,
     "llama": 8.1,
-    "retrieval": 9.0,
+    "retrieval": 8.9,
     "sandbox": 7.5,
     "serve": 8.2,
     "shards": 8.6,

@@ -12,7 +12,7 @@ from attrs import frozen
 from relevance_gen.retrieval.answer import score, weight
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.retrieval.ports import FeatureRequest, MatchRequest, Segments
-from relevance_gen.retrieval.query.operators import QueryOperator, violated_operators
+from relevance_gen.retrieval.query.operators import QueryOperator, satisfying
 from relevance_gen.retrieval.ranking.stage import (
     LEXICAL,
     CandidateTable,
@@ -60,12 +60,15 @@ class ViolatedOperators(FeatureSpec):
 
     def extract(self, batch: ChunkBatch) -> FeatureRows:
         """Return the violated operators of each chunk, as written in the query."""
+        segment = batch.segment
         by_prefix = not batch.reader.statistics.is_english
-        rows: list[Any] = []
-        for chunk_ord in batch.chunk_ords.tolist():
-            rows.append(
-                violated_operators(self.operators, batch.segment, chunk_ord, by_prefix=by_prefix)
-            )
+        among = np.zeros(segment.size, bool)
+        among[batch.chunk_ords] = True
+        rows: list[tuple[str, ...]] = [()] * batch.chunk_ords.size
+        for operator in self.operators:
+            flags = satisfying((operator,), segment, among, by_prefix=by_prefix)
+            for row in np.flatnonzero(~flags[batch.chunk_ords]).tolist():
+                rows[row] += (operator.text,)
         return FeatureRows(rows)
 
 
@@ -73,7 +76,7 @@ def explain(
     params: SearchParams,
     position: int,
     segments: Segments,
-    rerank_stages: Sequence[RerankStage],
+    rerank_stages: Sequence[RerankStage] = (),
 ) -> Explanation:
     """Return the explanation of the score that the chunk at a position has in one search.
 

@@ -126,21 +126,6 @@ def satisfying(
     return among
 
 
-def violated_operators(
-    operators: Sequence[QueryOperator], segment: Segment, chunk_ord: int, *, by_prefix: bool
-) -> tuple[str, ...]:
-    """Return the operators that a chunk of a segment violates, as written in the query.
-
-    `by_prefix` is as for `satisfying`.
-    """
-    among = np.arange(segment.size) == chunk_ord
-    violated = []
-    for operator in operators:
-        if not satisfying((operator,), segment, among, by_prefix=by_prefix).any():
-            violated.append(operator.text)
-    return tuple(violated)
-
-
 def parse_operators(
     query: str,
     *,
