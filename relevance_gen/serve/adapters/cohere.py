@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from attrs import field, frozen
@@ -16,6 +16,7 @@ from relevance_gen.serve.adapters.shared import Operation
 from relevance_gen.serve.services.search import SearchTask, every_chunk
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import Chunk, SearchResponse, SearchResult
+from relevance_gen.wire import JsonObject
 
 _DEFAULT_RANK_FIELDS: Final = ("title", "text")
 _YAML_TITLE: Final = re.compile(r"(?i)title:[ \t]+(\S.*(?:\n[ \t]+\S.*)*)\n(?=[\s\S]*\S)")
@@ -49,7 +50,7 @@ class RerankRequest:
     top_n: int | None = fields.optional(checks.integer(1))
     model: str = field(default=DEFAULT_NAME, validator=checks.string)
     return_documents: bool = fields.flag()
-    relevant_spans: Mapping[str, Any] | None = fields.optional(checks.an_object)
+    relevant_spans: JsonObject | None = fields.optional(checks.an_object)
     rank_fields: Sequence[str] | None = fields.optional(_strings)
 
     def enabled_spans(self) -> RelevantSpans | None:
@@ -106,9 +107,9 @@ class _RerankWriter:
             "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
         }
 
-    def _result(self, index: int, result: SearchResult | None) -> dict[str, object]:
+    def _result(self, index: int, result: SearchResult | None) -> JsonObject:
         score = 0.0 if result is None else result.chunk_score
-        fields: dict[str, object] = {"index": index, "relevance_score": score}
+        fields: JsonObject = {"index": index, "relevance_score": score}
         document = self.documents[index]
         if self.request.return_documents:
             fields["document"] = {"text": document.text}
@@ -155,11 +156,8 @@ def _document(document: object, path: str, rank_fields: Sequence[str]) -> _Reran
             return _RerankDocument(document)
         title = " ".join(match[1].split()).strip("\"'")
         return _RerankDocument(document, match.end(), title)
-    fields: dict[str, Any] = {}
-    if isinstance(document, dict):
-        for name in rank_fields:
-            if document.get(name) is not None:
-                fields[name] = document[name]
+    members = document if isinstance(document, dict) else {}
+    fields = {name: members[name] for name in rank_fields if members.get(name) is not None}
     has_further_fields = {*rank_fields} > {"title"}
     title = fields.pop("title", "") if has_further_fields else ""
     values = [title, *fields.values()]
@@ -172,7 +170,7 @@ def _document(document: object, path: str, rank_fields: Sequence[str]) -> _Reran
 
 def _relevant_spans(
     result: SearchResult, requested: RelevantSpans, offset: int
-) -> list[dict[str, object]]:
+) -> list[JsonObject]:
     """Return the best passage of a result, and the matching words outside it, best score first.
 
     Spans with scores below the requested threshold are left out, and at most `max_spans` spans are

@@ -10,6 +10,7 @@ from relevance_gen.errors import InvalidRequestError, TooLargeError, describe
 from relevance_gen.serve.adapters.shared import Operation
 from relevance_gen.serve.services.agents import Message
 from relevance_gen.serve.services.indexes.index_registry import IndexRef
+from relevance_gen.wire import JsonObject
 
 _SERVER_ERROR = -32000
 """JSON-RPC's first code for errors of a server."""
@@ -60,7 +61,7 @@ def _check_message(body: object) -> None:
         raise InvalidRequestError.must_be("params", "an object", body["params"])
 
 
-def error(kind: str, message: str, _field: str | None) -> dict[str, object]:
+def error(kind: str, message: str, _field: str | None) -> JsonObject:
     """Return the body of an error that does not concern a particular message."""
     details = {"code": _SERVER_ERROR, "message": message, "data": kind}
     return {"jsonrpc": "2.0", "id": None, "error": details}

@@ -118,7 +118,7 @@ class OllamaRequest(OllamaShowRequest):
 
     stream: bool = fields.flag(default=True)
     format: Any = None
-    options: Mapping[str, Any] | None = fields.optional(checks.an_object)
+    options: JsonObject | None = fields.optional(checks.an_object)
     think: bool | str | None = fields.optional(_effort)
     keep_alive: str | float | None = fields.optional(_duration)
 
@@ -152,10 +152,10 @@ class OllamaRequest(OllamaShowRequest):
         )
 
     def conversation(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = ()
+        self, messages: Sequence[JsonObject], tools: Sequence[Any] = ()
     ) -> Conversation:
         """Return the messages, with the tools and the variables of the chat template."""
-        variables: dict[str, Any] = {}
+        variables: JsonObject = {}
         if self.think is not None:
             variables["enable_thinking"] = self.think is not False
         if isinstance(self.think, str):
@@ -254,6 +254,7 @@ class OllamaPromptEmbedRequest:
     model: str = field(default=DEFAULT_NAME, validator=model_name)
 
 
+@frozen
 class OllamaLines:
     """The lines of one stream, and the response without a stream.
 
@@ -263,12 +264,10 @@ class OllamaLines:
         ended_by: the reason of the end if nothing was generated: "load" or "unload".
     """
 
+    _model: str
+    _is_chat: bool
+    _ended_by: str | None
     stream_format = wire.JSON_LINES
-
-    def __init__(self, model: str, *, is_chat: bool, ended_by: str | None = None) -> None:
-        self._model = model
-        self._is_chat = is_chat
-        self._ended_by = ended_by
 
     def text(self, _sample: int, piece: ContentPart | str) -> bytes:
         """Return the line of a piece of text; tool calls are written completely at the end."""
@@ -298,23 +297,23 @@ class OllamaLines:
         """Return the line that ends a stream that failed."""
         return wire.line(error(kind, message, field))
 
-    def _line(self, members: Mapping[str, object]) -> bytes:
+    def _line(self, members: JsonObject) -> bytes:
         return wire.line(self._object({"done": False, **members}))
 
-    def _object(self, members: Mapping[str, object]) -> dict[str, object]:
+    def _object(self, members: JsonObject) -> JsonObject:
         return {"model": self._model, "created_at": _timestamp(time.time()), **members}
 
     def _content(
         self, text: str = "", thinking: str = "", calls: Sequence[object] = ()
-    ) -> dict[str, object]:
-        more: dict[str, object] = {"thinking": thinking} if thinking else {}
+    ) -> JsonObject:
+        more: JsonObject = {"thinking": thinking} if thinking else {}
         if not self._is_chat:
             return {"response": text, **more}
         if calls:
             more["tool_calls"] = calls
         return {"message": {"role": "assistant", "content": text, **more}}
 
-    def _ending(self, responses: Responses) -> dict[str, object]:
+    def _ending(self, responses: Responses) -> JsonObject:
         """Return the last fields: the reason of the end, token counts and durations.
 
         ``done_reason`` is "length" or "stop". ``prompt_eval_count`` and ``eval_count`` are the
@@ -336,12 +335,12 @@ class OllamaLines:
         }
 
 
-def _calls(completion: Completion) -> list[dict[str, object]]:
+def _calls(completion: Completion) -> list[JsonObject]:
     """Return the tool calls of a turn, without the calls whose arguments are no JSON object.
 
     Arguments that are truncated, for example, are no JSON object.
     """
-    calls: list[dict[str, object]] = []
+    calls: list[JsonObject] = []
     for call in completion.tool_calls:
         arguments = parse_arguments(call.text)
         if arguments is not None:
@@ -446,14 +445,14 @@ def list_models(models: Sequence[ModelDetails]) -> object:
 def list_running_models(models: Sequence[ModelDetails]) -> object:
     """Return the response to ``GET /api/ps``."""
     never = datetime.max.replace(microsecond=0).isoformat() + "Z"
-    running: list[dict[str, object]] = []
+    running: list[JsonObject] = []
     for model in models:
         more = {"expires_at": never, "size_vram": 0, "context_length": model.n_ctx or 0}
         running.append({**_list_entry(model), **more})
     return {"models": running}
 
 
-def error(kind: str, message: str, field: str | None) -> dict[str, object]:  # noqa: ARG001
+def error(kind: str, message: str, field: str | None) -> JsonObject:  # noqa: ARG001
     """Return the body of an error: the message as the string ``error``, which clients read.
 
     If the model has no chat template, the message suggests ``/api/generate`` with ``raw``.
@@ -463,7 +462,7 @@ def error(kind: str, message: str, field: str | None) -> dict[str, object]:  # n
     return {"error": message}
 
 
-def _list_entry(model: ModelDetails) -> dict[str, object]:
+def _list_entry(model: ModelDetails) -> JsonObject:
     identity = f"{model.name} {model.n_bytes} {model.modified_ns}"
     return {
         "name": model.name,
@@ -475,7 +474,7 @@ def _list_entry(model: ModelDetails) -> dict[str, object]:
     }
 
 
-def _details(model: ModelDetails) -> dict[str, object]:
+def _details(model: ModelDetails) -> JsonObject:
     file_type = model.metadata.get("general.file_type", -1)
     return {
         "parent_model": "",
@@ -491,7 +490,7 @@ def _timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _messages(values: Sequence[Any]) -> list[dict[str, Any]]:
+def _messages(values: Sequence[Any]) -> list[JsonObject]:
     """Return the messages of a request in the format for chat templates.
 
     Clients of Ollama send no ids of tool calls. Therefore the n-th tool result of the request is
@@ -512,7 +511,7 @@ def _messages(values: Sequence[Any]) -> list[dict[str, Any]]:
     return messages
 
 
-def _message(message: object, path: str) -> dict[str, Any]:
+def _message(message: object, path: str) -> JsonObject:
     """Return a message, which was sent in the field `path`, in the format for chat templates."""
     if not isinstance(message, dict):
         raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
@@ -525,7 +524,7 @@ def _message(message: object, path: str) -> dict[str, Any]:
     if message.get("images"):
         rule = "is not supported by this server: the model reads only text"
         raise InvalidRequestError(rule, f"{path}.images", remedy="leave it out")
-    turn: dict[str, Any] = {"role": role, "content": content}
+    turn: JsonObject = {"role": role, "content": content}
     for name, turn_name in _MESSAGE_FIELDS[role].items():
         if message.get(name):
             turn[turn_name] = message[name]

@@ -79,9 +79,11 @@ def _task(cls: type[Any], values: JsonObject, **options: Any) -> Any:
         options: further such values, which replace equally named `values`.
     """
     values = values | options
-    params_fields = attrs.fields_dict(SearchParams)
-    params = SearchParams(**{name: values[name] for name in params_fields if name in values})
-    return cls(params, **{name: values[name] for name in attrs.fields_dict(cls) if name in values})
+    return cls(SearchParams(**_select(SearchParams, values)), **_select(cls, values))
+
+
+def _select(cls: type[Any], values: JsonObject) -> JsonObject:
+    return {name: values[name] for name in attrs.fields_dict(cls) if name in values}
 
 
 def read_search(body: object) -> Operation:
@@ -108,18 +110,14 @@ def read_compression(body: object) -> Operation:
     return task, types.CompressionResponse.to_dict
 
 
-def read_citation(
-    body: object,
-) -> Operation:
+def read_citation(body: object) -> Operation:
     """Check a ``POST /cite`` body; return its task and the writer of the response."""
     request = wire.structure(CitationRequest, body)
     task = CitationTask(request.text, request.chunk_txts)
     return task, lambda sentences: {"citations": wire.unstructure(sentences)}
 
 
-def read_extraction(
-    body: object,
-) -> Operation:
+def read_extraction(body: object) -> Operation:
     """Check a ``POST /extract`` body; return its task and the writer of the response."""
     request = wire.structure(ExtractionRequest, body)
     return ExtractionTask(request.content, request.name), wire.unstructure
@@ -127,31 +125,23 @@ def read_extraction(
 
 def read_prompt(body: object) -> Operation:
     """Check a ``POST /prompt`` body; return its task and the writer of the response."""
-    values = _read(PromptRequest, _without_model(body), removed=("index", "model"))
-    options = PromptOptions(
-        question=values["query"],
-        copy=values["copy"],
-        fill=values["fill"],
-        min_confidence=values["min_confidence"],
-        model=_model_name(body),
-    )
+    model, rest = _split_model(body)
+    values = _read(PromptRequest, rest, removed=("index", "model"))
+    options = PromptOptions(**_select(PromptOptions, values), model=model)
     fills = options.fill is not False
     task = _task(PromptTask, values, options=options, fill=fills, true_order=False, spans=True)
     return task, wire.unstructure
 
 
-def _model_name(body: object) -> str | None:
-    """Return the name of the model in a body; None if it names none."""
-    model = body.get("model") if isinstance(body, dict) else None
+def _split_model(body: object) -> tuple[str | None, object]:
+    """Return the name of the model in a body, None if it names none, and the rest of the body."""
+    if not isinstance(body, dict):
+        return None, body
+    rest = dict(body)
+    model = rest.pop("model", None)
     if not isinstance(model, str | None):
         raise InvalidRequestError.must_be("model", "a string or None", model)
-    return model
-
-
-def _without_model(body: object) -> object:
-    if not isinstance(body, dict):
-        return body
-    return {name: value for name, value in body.items() if name != "model"}
+    return model, rest
 
 
 def read_generation(body: object) -> Operation:
@@ -160,9 +150,8 @@ def read_generation(body: object) -> Operation:
 
 
 def _generation(body: object) -> GenerationTask:
-    model = _model_name(body)
-    request = wire.structure(types.GenerationRequest, _without_model(body))
-    return GenerationTask((request,), model=model)
+    model, rest = _split_model(body)
+    return GenerationTask((wire.structure(types.GenerationRequest, rest),), model=model)
 
 
 def read_stream(body: object) -> Operation:
@@ -170,7 +159,7 @@ def read_stream(body: object) -> Operation:
     return _generation(body), GenerationEvents()
 
 
-def error(kind: str, message: str, field: str | None) -> dict[str, object]:
+def error(kind: str, message: str, field: str | None) -> JsonObject:
     """Return the body of an error; it contains ``field`` only if the error has one."""
     details = {"type": _ERROR_TYPES.get(kind, kind), "message": message}
     if field is not None:

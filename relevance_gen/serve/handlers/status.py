@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
 from aiohttp import web
 
@@ -17,6 +16,7 @@ from relevance_gen.serve.http.service import Service
 from relevance_gen.serve.metrics import STATES, Metrics
 from relevance_gen.serve.services.model_details import ModelDetails, model_details
 from relevance_gen.serve.services.model_registry import UnknownModelError
+from relevance_gen.wire import JsonObject
 
 _STARTED_S = int(time.time())
 _NO_STORE = {"Cache-Control": "no-store"}
@@ -82,7 +82,7 @@ def _unknown_model() -> UnknownModelError:
     )
 
 
-def _describe_models(service: Service) -> list[dict[str, Any]]:
+def _describe_models(service: Service) -> list[JsonObject]:
     """Describe all models, as ``GET /v1/models`` lists them.
 
     ``id`` is the model's name, ``task`` its purpose, and ``status`` has its state as ``value``. If

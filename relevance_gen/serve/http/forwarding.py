@@ -82,8 +82,7 @@ class Forwarder:
         Raises:
             RelevanceGenError: the exceptions of `receive` and `forward`.
         """
-        body = await receive(service, request)
-        return await self.forward(service.settings, request, body)
+        return await self.forward(service.settings, request, await receive(service, request))
 
     async def forward(
         self, settings: Settings, request: web.BaseRequest, body: Body

@@ -32,10 +32,6 @@ def name_of(path: str) -> str:
     return re.sub(r"\W+", "_", path.strip("/{}")) or "root"
 
 
-def _no_body(_: object) -> tuple[None, None]:
-    return None, None
-
-
 @frozen
 class AlternateBody:
     """A second API format on a path, which is used if the body of a request has `field`.
@@ -79,7 +75,7 @@ class Route:
     method: Literal["GET", "POST"]
     path: str
     handle: Handler
-    read: ReadBody = _no_body
+    read: ReadBody = lambda _: (None, None)
     pool: str | None = None
     alternate: AlternateBody | None = None
     key: Literal["always", "setting", "never"] = "never"

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
-from types import FrameType
 from typing import Any, TypeAlias
 
 import attrs
@@ -95,7 +94,7 @@ class Supervisor:
         writer.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, *terminal_signals()):
-            signal.signal(number, self._note)
+            signal.signal(number, lambda number, _: self._signals.append(number))
         while not self._signals:
             for child in self._children:
                 self._update(child)
@@ -106,9 +105,6 @@ class Supervisor:
             running = [child.process for child in self._children if child.process is not None]
             self._wait(reader, running, timeout_s)
         return self._end(reader)
-
-    def _note(self, number: int, _: FrameType | None) -> None:
-        self._signals.append(number)
 
     def _wait(
         self, reader: socket.socket, processes: Sequence[SpawnProcess], timeout_s: float | None

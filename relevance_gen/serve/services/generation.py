@@ -278,10 +278,7 @@ class Generator:
             with suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(buffer.add, item)
 
-        def on_text(sample: int, piece: Any) -> None:
-            post((sample, piece))
-
-        with self._running(task, on_text) as future, closing(buffer):
+        with self._running(task, lambda *piece: post(piece)) as future, closing(buffer):
             future.add_done_callback(lambda _: post(None))
             has_ended = False
             while not has_ended:

@@ -129,18 +129,22 @@ class _Entry:
 
         The caller must hold the lock of the registry.
         """
-        for future in list(self.leases):
-            if not future.done() and future.set_running_or_notify_cancel():
-                future.set_result(self.model)
+        for future in self._start_waiting():
+            future.set_result(self.model)
 
     def reject(self, make_error: Callable[[], Exception]) -> None:
         """Reject each request that waits for the model, with a new error of `make_error` each.
 
         The caller must hold the lock of the registry.
         """
+        for future in self._start_waiting():
+            future.set_exception(make_error())
+
+    def _start_waiting(self) -> Iterator[Future[Any]]:
+        """Yield the future of each request that waits for the model and was not cancelled."""
         for future in list(self.leases):
             if not future.done() and future.set_running_or_notify_cancel():
-                future.set_exception(make_error())
+                yield future
 
 
 class ModelRegistry:
@@ -280,8 +284,7 @@ class ModelRegistry:
             raise errors.ShuttingDownError
         if self._clock() < entry.retry_at_s:
             raise errors.ModelLoadError(entry.failure)
-        is_unloaded = entry.state in ("unloaded", "failed")
-        if not may_evict and is_unloaded and self._missing_bytes(entry) > 0:
+        if not may_evict and not entry.occupies_memory and self._missing_bytes(entry) > 0:
             raise errors.ModelLoadError("the loaded models use the memory that this model needs")
 
     def preload(self) -> None:
@@ -353,9 +356,8 @@ class ModelRegistry:
         The caller must hold the lock.
         """
         now_s = self._clock()
-        is_unloaded = entry.state in ("unloaded", "failed")
         is_idle = now_s - entry.used_s >= self._idle_s
-        if entry.is_requested and is_unloaded and entry not in self._queue:
+        if entry.is_requested and not entry.occupies_memory and entry not in self._queue:
             self._queue.append(entry)
         elif entry.state == "loading" and now_s - entry.state_since_s > self._load_timeout_s:
             self._reject(

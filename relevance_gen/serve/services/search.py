@@ -59,6 +59,8 @@ class IndexTask:
         cache_index: whether an index of the chunks is cached when they are sent for the first time;
             otherwise it is cached when the same chunks are sent for the second time.
         reranker: the name of the reranker; None for the first.
+        blank: the treatment of chunks of only white space: "skip" excludes them from the search;
+            "error" and None reject the request.
     """
 
     params: SearchParams
@@ -67,6 +69,7 @@ class IndexTask:
     index: IndexRef | None = field(default=None, kw_only=True)
     cache_index: bool = field(default=False, kw_only=True)
     reranker: str | None = field(default=None, kw_only=True)
+    blank: Blank | None = field(default=None, kw_only=True)
 
     @property
     def digest(self) -> str | None:
@@ -76,14 +79,7 @@ class IndexTask:
 
 @frozen
 class SearchTask(IndexTask):
-    """A search.
-
-    Attributes:
-        blank: the treatment of chunks of only white space: "skip" excludes them from the search;
-            "error" and None reject the request.
-    """
-
-    blank: Blank | None = field(default=None, kw_only=True)
+    """A search."""
 
 
 @frozen
@@ -254,7 +250,7 @@ class Searcher:
         report = report or SearchReport()
         if task.index is not None and task.digest is None:
             return self._search_named(task, task.index, client, report)
-        chunks = self._chunks_of(task, client, task.blank)
+        chunks = self._chunks_of(task, client)
         params = _resolve_metadata(task.params, chunks)
         with self._cached_index(task, chunks, client, report) as index:
             work = partial(self._rank, index, chunks)
@@ -480,14 +476,13 @@ class Searcher:
         reserve("titled_chunk", len(validated.titles))
         return validated
 
-    def _chunks_of(self, task: IndexTask, client: str, blank: Blank | None = None) -> Chunks:
+    def _chunks_of(self, task: IndexTask, client: str) -> Chunks:
         """Return the validated chunks of a task, or the chunks of its cached index.
 
-        A cached index stores no metadata, so that its chunks have none. `blank` determines the
-        treatment of chunks of only white space; see `SearchTask`.
+        A cached index stores no metadata, so that its chunks have none.
         """
         if task.digest is None:
-            return self._validate(task.chunks, task.path, blank)
+            return self._validate(task.chunks, task.path, task.blank)
         chunks = self._find_cached(task.digest, client).index.chunks
         return Chunks(LazyTexts(len(chunks), lambda position: chunks[position].text), {})
 

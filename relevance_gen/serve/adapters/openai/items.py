@@ -86,14 +86,12 @@ class ItemEvents:
         (completion,) = response.responses
         parts = completion.parts or ()
         is_truncated = completion.finish_reason == "length"
-        has_partial_call = (
-            bool(parts)
-            and parts[-1].kind == "tool_call"
-            and completion.finish_reason != "tool_calls"
-        )
         output = []
         for part in parts:
-            is_partial = part is parts[-1] and (is_truncated or has_partial_call)
+            is_partial = is_truncated
+            if part.kind == "tool_call":
+                is_partial = completion.finish_reason != "tool_calls"
+            is_partial = is_partial and part is parts[-1]
             output.append(self._item(part, "incomplete" if is_partial else "completed"))
         return self._response(
             "incomplete" if is_truncated else "completed",

@@ -10,6 +10,7 @@ from attrs import field, frozen
 
 from relevance_gen import checks, fields, wire
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.generation.queue.request import GRAMMAR_FIELDS
 from relevance_gen.serve.adapters.shared import model_name, new_generation, unsupported
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import MAX_SAMPLES, MAX_TOP_LOGPROBS, GenerationRequest
@@ -129,10 +130,10 @@ class SamplingRequest:
     min_tokens: int | None = _forwarded()
     max_input_tokens: int | None = _forwarded()
     eos_token_ids: Sequence[int] | None = None
-    json_schema: Any = None
-    regex: str | None = None
-    grammar: str | None = None
-    choice: Any = None
+    json_schema: Mapping[str, Any] | None = _forwarded()
+    regex: str | None = _forwarded()
+    grammar: str | None = _forwarded()
+    choice: Sequence[str] | None = _forwarded()
     response_format: JsonObject | None = fields.optional(checks.an_object)
     ignore_eos: bool = fields.flag()
 
@@ -157,7 +158,7 @@ class SamplingRequest:
             names: fields of `GenerationRequest` to the client's names of them.
 
         Raises:
-            InvalidRequestError: a field is wrong.
+            InvalidRequestError: a field is wrong, or the output has more than one constraint.
         """
         forwarded = [
             attribute.name
@@ -170,31 +171,15 @@ class SamplingRequest:
         if top_logprobs is not None:
             fields |= {"logprobs": True, "return_tokens": True, "top_logprobs": top_logprobs}
         fields |= {"max_tokens": max_tokens, "num_samples": self.n, "top_k": max(0, self.top_k)}
-        return new_generation(text, names, **fields, **self._constraint())
-
-    def _constraint(self) -> JsonObject:
-        """Return the constraint of the output as a field of `GenerationRequest` and its value.
-
-        The result is {} if the output is not constrained.
-
-        Raises:
-            InvalidRequestError: the request has more than one constraint, or `response_format` is
-                invalid.
-        """
-        constraints = {
-            "json_schema": self.json_schema,
-            "regex": self.regex,
-            "grammar": self.grammar,
-            "choice": self.choice,
-            "response_format": _schema_of_format(self.response_format),
-        }
-        constraints = {name: value for name, value in constraints.items() if value is not None}
+        constraints = [name for name in GRAMMAR_FIELDS if fields[name] is not None]
+        schema = _schema_of_format(self.response_format)
+        if schema is not None:
+            constraints.append("response_format")
+            fields["json_schema"] = schema
         if len(constraints) > 1:
             first, second, *_ = constraints
             raise InvalidRequestError(f"cannot be combined with {first}", second)
-        if "response_format" in constraints:
-            return {"json_schema": constraints["response_format"]}
-        return constraints
+        return new_generation(text, names, **fields)
 
 
 def _schema_of_format(response_format: JsonObject | None) -> object:

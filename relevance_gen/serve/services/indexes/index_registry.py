@@ -19,6 +19,7 @@ from relevance_gen import checks, errors
 from relevance_gen.retrieval.base_index import BaseIndex
 from relevance_gen.serve.services.indexes.served_index import MAX_DEFER_S, ServedIndex
 from relevance_gen.serve.settings import Settings
+from relevance_gen.wire import JsonObject
 
 if TYPE_CHECKING:
     from relevance_gen.cluster import ClusterIndex
@@ -239,7 +240,7 @@ class IndexRegistry:
         """Return the names of the server's indexes that a client may use."""
         return [name for name in self._served_indexes if self._may_search(client, name)]
 
-    async def describe(self, client: str) -> list[dict[str, object]]:
+    async def describe(self, client: str) -> list[JsonObject]:
         """Return the description of each of the server's indexes that a client may use.
 
         For the keys of a description see `ServedIndex.describe`. Before that, each index is checked

@@ -30,6 +30,7 @@ from relevance_gen.serve.settings import Settings
 from relevance_gen.shards.shard_cache import ShardCache
 from relevance_gen.shards.sharded_index import VersionReader
 from relevance_gen.shards.versions import IndexVersion, holds_index
+from relevance_gen.wire import JsonObject
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ class ServedIndex:
             reason = _NO_ANSWER
         raise IndexUnavailableError(f"index {self.name} cannot be searched now: {reason}")
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> JsonObject:
         """Return the description of the index for ``GET /indexes``.
 
         The keys are ``name``; ``kind``: "file", "folder", "shards", or None if it is not known yet;
@@ -130,7 +131,7 @@ class ServedIndex:
         current = self.current
         if current is None and self.is_store_unreachable:
             current = _NO_ANSWER
-        described: dict[str, object] = {"name": self.name, "kind": self._kind}
+        described: JsonObject = {"name": self.name, "kind": self._kind}
         if not isinstance(current, BaseIndex):
             described["state"] = "reading" if current is None else "unavailable"
             described["reason"] = current
