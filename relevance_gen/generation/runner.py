@@ -117,36 +117,24 @@ class Runner:
             from relevance_gen.llama.runtime.devices import check_gpus
 
             check_gpus("devices", devices)
+        queue = create_queue(max_queue, prefix_cache_bytes)
+        workers = [
+            Worker(queue, partial(load_model, model, worker_options), prefix_cache_bytes)
+            for worker_options in options_by_worker
+        ]
+        self._start(queue, workers, wait=wait)
 
-        def create_workers(queue: RequestQueue) -> list[Worker]:
-            return [
-                Worker(queue, partial(load_model, model, worker_options), prefix_cache_bytes)
-                for worker_options in options_by_worker
-            ]
-
-        self._start(create_workers, max_queue, prefix_cache_bytes, wait=wait)
-
-    def _start(
-        self,
-        create_workers: Callable[[RequestQueue], Sequence[Worker]],
-        max_queue: int,
-        prefix_cache_bytes: int,
-        *,
-        wait: bool,
-    ) -> None:
-        """Create the queue, then create and start its workers; close the runner on any error.
+    def _start(self, queue: RequestQueue, workers: Sequence[Worker], *, wait: bool) -> None:
+        """Start all workers of a queue; close the runner on any error.
 
         Args:
-            create_workers: returns the workers of a queue.
-            max_queue: as for `Runner`.
-            prefix_cache_bytes: as for `Runner`.
+            queue: the queue from which the workers take requests.
+            workers: the workers.
             wait: whether to wait until the workers are ready.
         """
-        check_integer("max_queue", max_queue, 1)
-        check_integer("prefix_cache_bytes", prefix_cache_bytes, 0)
-        self._queue = RequestQueue(max_queue, routes_by_prefix=prefix_cache_bytes > 0)
+        self._queue = queue
         self._ids = itertools.count()
-        self._workers = create_workers(self._queue)
+        self._workers = workers
         # A runner without references finishes its requests and then ends.
         weakref.finalize(self, self._queue.close).atexit = False
         try:
@@ -483,6 +471,17 @@ class Runner:
 
     def _is_worker_thread(self) -> bool:
         return any(worker.thread is threading.current_thread() for worker in self._workers)
+
+
+def create_queue(max_queue: int, prefix_cache_bytes: int) -> RequestQueue:
+    """Return the queue of a runner. Arguments: see `Runner`.
+
+    Raises:
+        InvalidRequestError: an argument is out of range.
+    """
+    check_integer("max_queue", max_queue, 1)
+    check_integer("prefix_cache_bytes", prefix_cache_bytes, 0)
+    return RequestQueue(max_queue, routes_by_prefix=prefix_cache_bytes > 0)
 
 
 def load_model(

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from relevance_gen.errors import GenerationError, ModelLoadError, OverloadedError, RunnerClosedError
-from relevance_gen.generation.runner import Runner
+from relevance_gen.generation.runner import Runner, create_queue
 from relevance_gen.generation.worker import Worker
 from relevance_gen.llama.model_thread import ThreadState
 from relevance_gen.llama.options import ModelOptions
@@ -26,10 +26,9 @@ class ScriptedRunner(Runner):
     """A runner with several workers, each with a function that loads its model."""
 
     def __init__(self, loads, *, max_queue=256, prefix_cache_bytes=0, wait=True):
-        def workers(queue):
-            return [Worker(queue, load, prefix_cache_bytes) for load in loads]
-
-        self._start(workers, max_queue, prefix_cache_bytes, wait=wait)
+        queue = create_queue(max_queue, prefix_cache_bytes)
+        workers = [Worker(queue, load, prefix_cache_bytes) for load in loads]
+        self._start(queue, workers, wait=wait)
 
 
 class Switch:

@@ -9,7 +9,6 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, TypeAlias, Unpack
 
 import ray
@@ -34,6 +33,7 @@ from relevance_gen.generation.runner import (
     DEFAULT_MAX_QUEUE,
     DEFAULT_PREFIX_CACHE_BYTES,
     Runner,
+    create_queue,
 )
 from relevance_gen.generation.worker import Worker
 from relevance_gen.llama.model_thread import ThreadState
@@ -288,8 +288,8 @@ class ClusterRunner(Runner):
         keys = self._worker_keys()
         if not keys:
             raise ClusterError("the cluster has no node")
-        create_workers = partial(self._create_workers, keys)
-        self._start(create_workers, max_queue, prefix_cache_bytes, wait=wait)
+        queue = create_queue(max_queue, prefix_cache_bytes)
+        self._start(queue, self._create_workers(keys, queue), wait=wait)
         if n_runners is None:
             threading.Thread(
                 target=_poll_nodes, args=(weakref.ref(self),), name="watch-nodes", daemon=True
