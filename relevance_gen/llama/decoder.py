@@ -336,18 +336,13 @@ class Decoder(OpenContext):
         """
         longest = max(map(len, chunks))
         length = longest + -longest % self.prefill_multiple
-        padded = []
-        for tokens in chunks:
-            n_padding = length - len(tokens)
-            padded.append(np.pad(tokens, (0, n_padding), mode="edge"))
+        indices = np.arange(length, dtype=np.int32)
+        # An index beyond the last token selects the last token.
+        padded = [np.take(tokens, indices, mode="clip") for tokens in chunks]
         # (n_chunks, length), then flattened chunk by chunk
-        positions = np.add.outer(
-            np.asarray(starts, np.int32),
-            np.arange(length, dtype=np.int32),
-        )
-        slot_of_rows = np.repeat(np.asarray(slots, np.int32), length)
-        tokens_of_rows = np.concatenate(padded)
-        self._batch.fill(tokens_of_rows, positions.ravel(), slot_of_rows)
+        positions = np.add.outer(np.asarray(starts, np.int32), indices)
+        slot_of_rows = np.repeat(slots, length)
+        self._batch.fill(np.concatenate(padded), positions.ravel(), slot_of_rows)
         return length
 
     def _remove_padding(

@@ -77,8 +77,7 @@ def free_memory_for(weights: Weights, options: ModelOptions) -> FreeMemory:
             cpu_fraction = (n_layers - n_gpu_layers) / n_layers
             free = int(max(0, free - weights.n_bytes * cpu_fraction) / cpu_fraction)
         memories.append(FreeMemory("the machine's memory", free))
-    return min(memories, key=_sort_key)
-
-
-def _sort_key(memory: FreeMemory) -> float:
-    return math.inf if memory.free_bytes is None else memory.free_bytes
+    return min(
+        memories,
+        key=lambda memory: math.inf if memory.free_bytes is None else memory.free_bytes,
+    )

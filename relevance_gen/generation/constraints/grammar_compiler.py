@@ -232,12 +232,14 @@ class _CompilerQueue:
         failed_source = source
         if error:
             for schema in source.schemas():
-                if failed_source is source and seconds < _TRIAL_TIMEOUT_S:
-                    schema_trial = self._try(schema.to_lark())
-                    seconds += schema_trial.seconds
-                    if schema_trial.error:
-                        failed_source = schema
-                        error = schema_trial.error
+                if seconds >= _TRIAL_TIMEOUT_S:
+                    break
+                schema_trial = self._try(schema.to_lark())
+                seconds += schema_trial.seconds
+                if schema_trial.error:
+                    failed_source = schema
+                    error = schema_trial.error
+                    break
         if client is not None:
             self._cpu_seconds.charge(seconds, client)
         if error:

@@ -254,18 +254,15 @@ class GrammarSource:
         paths = [path for path in first_paths if path is not None]
         location = f" at {shorten(', '.join(paths))}" if paths else ""
         remedy = 'omit it, or add "x-guidance": {"lenient": true} to the schema to ignore unsupported keys'
-        return InvalidRequestError(
-            f"cannot be compiled: {schema_reason}{location}",
-            self.original_field or self.field,
-            remedy=remedy if paths else None,
-        )
+        rule = f"cannot be compiled: {schema_reason}{location}"
+        return self.error(rule, remedy if paths else None)
 
-    def error(self, rule: str) -> InvalidRequestError:
+    def error(self, rule: str, remedy: str | None = None) -> InvalidRequestError:
         """Return an error that names `original_field`, or `field` if that is empty.
 
-        `rule` is as for `InvalidRequestError`.
+        `rule` and `remedy` are as for `InvalidRequestError`.
         """
-        return InvalidRequestError(rule, self.original_field or self.field)
+        return InvalidRequestError(rule, self.original_field or self.field, remedy=remedy)
 
 
 def grammar_source(request: GenerationRequest) -> GrammarSource:

@@ -194,11 +194,12 @@ class Engine:
         """
         # Without other work, wait a moment for a grammar.
         has_other_work = bool(self._queue or self._running)
-        for compiled in self._compilations.take_finished(wait_for_one=not has_other_work):
-            if compiled.error is None:
-                self._queue.append(compiled.request)
+        compiled = self._compilations.take_finished(wait_for_one=not has_other_work)
+        for request, error in compiled.items():
+            if error is None:
+                self._queue.append(request)
             else:
-                self._events.append(Failed(compiled.request.id, compiled.error))
+                self._events.append(Failed(request.id, error))
         yield from self._take_events()
         self._n_tokenized_characters = 0
         self._prefill_budget = self._model.n_batch

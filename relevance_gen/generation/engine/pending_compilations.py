@@ -8,8 +8,6 @@ from __future__ import annotations
 from concurrent.futures import Future, wait
 from typing import Any
 
-from attrs import frozen
-
 from relevance_gen.errors import RelevanceGenError
 from relevance_gen.generation.constraints.choices import Choices, TokenPrefixIndex
 from relevance_gen.generation.constraints.grammar_compiler import Grammars
@@ -19,14 +17,6 @@ from relevance_gen.llama.language_model import LanguageModel
 
 _WAIT_S = 0.01
 """Seconds to wait for a grammar before the engine takes further requests."""
-
-
-@frozen
-class CompiledRequest:
-    """A request whose compilation has ended, and the error of the compilation; None if none."""
-
-    request: ActiveRequest
-    error: BaseException | None
 
 
 class PendingCompilations:
@@ -67,21 +57,20 @@ class PendingCompilations:
     def _vocabulary(self) -> list[bytes]:
         return [self._model.piece(token) for token in range(self._model.n_vocab)]
 
-    def take_finished(self, *, wait_for_one: bool) -> list[CompiledRequest]:
-        """Remove and return the requests whose compilation has ended.
+    def take_finished(self, *, wait_for_one: bool) -> dict[ActiveRequest, BaseException | None]:
+        """Remove and return the requests whose compilation has ended, each with its error if any.
 
         With `wait_for_one`, first wait up to `_WAIT_S` seconds for a compilation to end.
         """
         if self.futures and wait_for_one:
             wait(self.futures.values(), _WAIT_S, return_when="FIRST_COMPLETED")
-        finished = []
+        finished = {}
         for request, future in list(self.futures.items()):
             if future.done():
-                error = future.exception()
-                if error is None:
-                    request.grammar = future.result()
-                finished.append(CompiledRequest(request, error))
                 del self.futures[request]
+                finished[request] = future.exception()
+                if finished[request] is None:
+                    request.grammar = future.result()
         return finished
 
     def give_up(self, request: ActiveRequest) -> None:

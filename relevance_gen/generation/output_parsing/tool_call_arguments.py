@@ -142,9 +142,8 @@ class TaggedArguments:
             return ArgumentsChunk(opening.end())
         n_rest = len(text) - n_space
         is_opening = text.startswith(self._before_name, n_space)
-        if is_opening and n_rest < _MAX_OPENING_CHARACTERS:
-            return ArgumentsChunk(len(text) if is_last else n_space)
-        if may_become(self._before_name, text, n_space):
+        is_short_opening = is_opening and n_rest < _MAX_OPENING_CHARACTERS
+        if is_short_opening or may_become(self._before_name, text, n_space):
             return ArgumentsChunk(len(text) if is_last else n_space)
         return ArgumentsChunk(n_space, "}" if self._separator == ", " else "{}", is_finished=True)
 

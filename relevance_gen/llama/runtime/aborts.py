@@ -87,12 +87,14 @@ def _on_abort(message: bytes) -> None:
         return  # no thread is guarded, so the process ends
     # A thread of llama.cpp itself computes for any of the guarded threads, so all their handlers
     # are called.
+    reason = message.decode(errors="replace")
     handler_of_thread = _handlers.get(threading.get_ident())
-    handlers = [handler_of_thread] if handler_of_thread else list(_handlers.values())
-    if handler_of_thread is None:
-        _lost_backends.append(message.decode(errors="replace"))
-    for handler in handlers:
-        handler(message.decode(errors="replace"))
+    if handler_of_thread is not None:
+        handler_of_thread(reason)
+    else:
+        _lost_backends.append(reason)
+        for handler in list(_handlers.values()):
+            handler(reason)
     threading.Event().wait()
 
 
