@@ -15,6 +15,9 @@ from relevance_gen.wire import JsonObject
 Operation: TypeAlias = tuple[Any, Any]
 """A task for a service, and the writer of the response: a function, or an object for a stream."""
 
+Turns: TypeAlias = list[JsonObject]
+"""The turns of a conversation, as `turn_of` appends them."""
+
 model_name = checks.short(1024)
 """Validator of the model's name, which every chunk of a stream repeats."""
 

@@ -18,8 +18,7 @@ from relevance_gen.serve.http.middleware import common_headers
 from relevance_gen.serve.http.resources import costs
 from relevance_gen.serve.http.resources.costs import Cost
 from relevance_gen.serve.http.resources.resource_pools import MemoryReservation
-from relevance_gen.serve.services.generation import GenerationTask, Responses
-from relevance_gen.serve.services.stream_buffer import Pieces
+from relevance_gen.serve.services.generation import GenerationTask, Pieces, Responses
 
 _STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 

@@ -220,7 +220,8 @@ class Reservation:
         """
 
         def reserve_units(unit: str, count: int) -> None:
-            self.memory.acquire(self._cost.of_unit(unit, count), self._pool.memory_timeout_s)
+            n_bytes = self._cost.of(**{unit: count})
+            self.memory.acquire(n_bytes, self._pool.memory_timeout_s)
 
         return budget_scope(reserve_units)
 

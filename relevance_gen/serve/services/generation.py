@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from relevance_gen.asking.prompts import PromptModel
 from relevance_gen.errors import (
     InvalidRequestError,
     OverloadedError,
+    RelevanceGenError,
     RequestCancelledError,
     TimedOutError,
 )
@@ -32,7 +34,6 @@ from relevance_gen.quota import Quota
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.model_registry import ModelRegistry
 from relevance_gen.serve.services.prompts import Prompter, PromptOptions
-from relevance_gen.serve.services.stream_buffer import Piece, Pieces, StreamBuffer
 from relevance_gen.serve.settings import NamedModel, Settings
 
 AS_MUCH_AS_FITS: Final = 1 << 30
@@ -45,6 +46,12 @@ The limit is higher if the settings allow a longer queue.
 _HEARTBEAT_S: Final = 15.0
 """Longest time without an item of a stream: proxies close silent connections."""
 
+_PIECE_BYTES: Final = 400
+"""Memory of a queued piece in Python, in addition to its text."""
+
+Piece: TypeAlias = tuple[int, str | types.ContentPart]
+"""The number of a sample, and a piece of its generated text or a content part of its turn."""
+Pieces: TypeAlias = list[Piece]
 Responses: TypeAlias = tuple[types.GenerationResponse, ...]
 
 
@@ -272,7 +279,7 @@ class Generator:
         """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._timeout_s
-        buffer = StreamBuffer(acquire)
+        buffer = _StreamBuffer(acquire)
 
         def post(item: Piece | None) -> None:
             with suppress(RuntimeError):  # the event loop is closed
@@ -396,3 +403,75 @@ def _is_task_cancelled() -> bool:
     """Return whether the current task was cancelled, and not only the future that it waits for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+@frozen
+class _PieceBatch:
+    """The pieces that arrived since the last batch, and whether the stream has ended after them."""
+
+    pieces: Pieces
+    has_ended: bool
+
+
+class _StreamBuffer:
+    """Pieces of text that wait to be sent.
+
+    Args:
+        acquire: called with the bytes of a piece when it arrives, and with the negative number when
+            it has been sent. An exception that it raises ends the stream.
+    """
+
+    def __init__(self, acquire: Callable[[int], None]) -> None:
+        self._acquire = acquire
+        self._items: asyncio.Queue[Piece | RelevanceGenError | None] = asyncio.Queue()
+        self._is_closed = False
+
+    def add(self, item: Piece | None) -> None:
+        """Add a piece, and acquire its memory; None marks the end of the stream.
+
+        If the memory cannot be acquired, the error becomes the end of the stream. After `close`,
+        nothing is added.
+        """
+        if self._is_closed:
+            return
+        try:
+            if item is not None:
+                self._acquire(_bytes_of(item))
+            self._items.put_nowait(item)
+        except RelevanceGenError as error:
+            self._items.put_nowait(error)
+            self.close()
+
+    async def next_batch(self, timeout_s: float) -> _PieceBatch:
+        """Wait at most `timeout_s` for a piece or the end; return all pieces that have arrived.
+
+        The batch is empty if none arrived in time.
+
+        Raises:
+            RelevanceGenError: the memory of a piece could not be acquired, which ended the stream.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                items = [await self._items.get()]
+        except TimeoutError:
+            return _PieceBatch([], has_ended=False)
+        while not self._items.empty():
+            items.append(self._items.get_nowait())
+        if isinstance(items[-1], RelevanceGenError):
+            raise items[-1]
+        pieces = [item for item in items if isinstance(item, tuple)]
+        return _PieceBatch(pieces, has_ended=len(pieces) < len(items))
+
+    def release(self, pieces: Pieces) -> None:
+        """Release the memory of pieces that have been sent."""
+        self._acquire(-sum(map(_bytes_of, pieces)))
+
+    def close(self) -> None:
+        """Ignore further pieces: the request may have released all its memory."""
+        self._is_closed = True
+
+
+def _bytes_of(piece: Piece) -> int:
+    _, content = piece
+    text = content if isinstance(content, str) else content.text
+    return _PIECE_BYTES + sys.getsizeof(text)

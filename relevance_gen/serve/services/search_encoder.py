@@ -19,7 +19,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 from attrs import frozen
 
 from relevance_gen import errors
-from relevance_gen.embedding.encoder import Encoder, Vectors
+from relevance_gen.embedding.encoder import Encoder, Kind, Vectors
 from relevance_gen.quota import Quota
 from relevance_gen.request_scope import cancel_scope, raise_if_cancelled
 from relevance_gen.serve.metrics import Metrics
@@ -82,12 +82,7 @@ class _SearchEncoder:
             raise SkippedError("too-much")
         return self._encoder.count_tokens(text)
 
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        kind: Literal["query", "passage"],
-    ) -> Vectors:
+    def encode(self, texts: Sequence[str], *, kind: Kind) -> Vectors:
         """Return the vectors of texts, shape (n, d)."""
         if kind == "passage":
             self._n_passages_left -= len(texts)
@@ -130,12 +125,7 @@ class _BackgroundEncoder:
             self._encoder = self._load()
         return self._encoder.count_tokens(text)
 
-    def encode(
-        self,
-        texts: Sequence[str],
-        *,
-        kind: Literal["query", "passage"],
-    ) -> Vectors:
+    def encode(self, texts: Sequence[str], *, kind: Kind) -> Vectors:
         """Return the vectors of texts, shape (n, d)."""
         raise_if_cancelled()
         with self._registry.lease("embed", None) as loading:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import attrs
 from attrs import field, frozen
@@ -26,7 +26,13 @@ from relevance_gen.generation.chat.conversation import (
 from relevance_gen.generation.queue.request import RequestContext
 from relevance_gen.serve.adapters.anthropic.blocks import THREAD, BlockEvents
 from relevance_gen.serve.adapters.anthropic.citations import TEXT_FIELDS, citer_of
-from relevance_gen.serve.adapters.shared import Operation, model_name, new_generation, refuse_fields
+from relevance_gen.serve.adapters.shared import (
+    Operation,
+    Turns,
+    model_name,
+    new_generation,
+    refuse_fields,
+)
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import GenerationRequest
@@ -61,9 +67,6 @@ _BLOCKS = {
     "system": 'a block of type "text"',
 }
 """The allowed blocks of each role, for errors."""
-
-Turns: TypeAlias = list[JsonObject]
-"""The turns of a conversation, as `turn_of` appends them."""
 
 
 @frozen(kw_only=True)
@@ -110,8 +113,8 @@ class MessagesRequest:
     def _template_variables(self) -> JsonObject:
         variables: JsonObject = {}
         effort = (self.output_config or {}).get("effort")
-        if not isinstance(effort, str | None):
-            raise InvalidRequestError.must_be("output_config.effort", "a string", effort)
+        if effort is not None:
+            checks.string.check("output_config.effort", effort)
         if effort:
             variables["reasoning_effort"] = _TEMPLATE_EFFORTS.get(effort, effort)
         if self.thinking:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, Self
 
 from attrs import field, frozen
 
 from relevance_gen import checks, fields
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.asking.citations import Attributor
+from relevance_gen.errors import BusyError, InvalidRequestError, TooLargeError
 from relevance_gen.generation.chat.conversation import (
     MAX_MESSAGES,
     Conversation,
@@ -22,7 +24,6 @@ from relevance_gen.generation.chat.conversation import (
 from relevance_gen.generation.queue.request import RequestContext
 from relevance_gen.serve.adapters.openai import requests
 from relevance_gen.serve.adapters.openai.choices import ChoiceEvents, chat_logprobs
-from relevance_gen.serve.adapters.openai.citations import ChatDocumentCiter
 from relevance_gen.serve.adapters.openai.requests import (
     EMPTY,
     NEVER,
@@ -68,6 +69,8 @@ _MESSAGE_FIELDS = {
 """Role to the fields of its messages in addition to role and content."""
 _TEXT_FIELDS = {"text": "text", "refusal": "refusal"}
 """Type of a content part to the field with its text."""
+_DOCUMENT_TEXT_FIELDS = ("text", "content", "snippet")
+"""Fields of a document that can hold its text; Cohere's documents have them in ``data``."""
 
 
 @frozen(kw_only=True)
@@ -136,7 +139,7 @@ def read(body: object) -> Operation:
     generation = request.generation("", max_tokens, top_logprobs, names)
     citer = None
     if generation.json_schema is None:
-        citer = ChatDocumentCiter.of(request.documents or ())
+        citer = _DocumentCiter.of(request.documents or ())
     task = GenerationTask(
         (generation,),
         conversation=request.conversation(),
@@ -207,10 +210,64 @@ def _call(part: ContentPart) -> JsonObject:
     return {"id": part.id, "type": "function", "function": function}
 
 
+class _DocumentCiter(Attributor):
+    """Cites the documents of a chat, in the format of Cohere's chats."""
+
+    def __init__(self, ids: Sequence[str], texts: Sequence[str]) -> None:
+        super().__init__(texts)
+        self._ids = ids
+
+    @classmethod
+    def of(cls, documents: Sequence[Any]) -> Self | None:
+        """Return an instance for the documents that have a text; None if there are none."""
+        ids, texts = [], []
+        for index, document in enumerate(documents):
+            fields = document if isinstance(document, dict) else {"text": document}
+            data = fields["data"] if isinstance(fields.get("data"), dict) else fields
+            strings = [
+                data[name] for name in _DOCUMENT_TEXT_FIELDS if isinstance(data.get(name), str)
+            ]
+            if strings and strings[0].strip():
+                name = fields.get("id")
+                ids.append(name if isinstance(name, str) else f"doc:{index}")
+                texts.append(strings[0])
+        return cls(ids, texts) if texts else None
+
+    def citations(self, text: str) -> list[JsonObject]:
+        """Return the citations of an answer, one for each sentence that documents support.
+
+        A citation has the position of the sentence in the answer as ``start`` and ``end``, its
+        ``text``, and its ``sources``: for each the ``id`` of a document, and ``start`` and ``end``
+        of the cited span in the document's text. The list is empty if the comparison would exceed
+        the memory or the work that the request may use.
+        """
+        citations: list[JsonObject] = []
+        with suppress(TooLargeError, BusyError):
+            for sentence in self.cite(text):
+                if sentence.spans:
+                    sources = [
+                        {
+                            "type": "document",
+                            "id": self._ids[span.source],
+                            "start": span.start,
+                            "end": span.end,
+                        }
+                        for span in sentence.spans
+                    ]
+                    citation = {
+                        "start": sentence.start,
+                        "end": sentence.end,
+                        "text": text[sentence.start : sentence.end],
+                        "sources": sources,
+                    }
+                    citations.append(citation)
+        return citations
+
+
 class _ChatEvents(ChoiceEvents):
     """The events of one stream, or the response as one object."""
 
-    def __init__(self, request: ChatRequest, citer: ChatDocumentCiter | None) -> None:
+    def __init__(self, request: ChatRequest, citer: _DocumentCiter | None) -> None:
         identity = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "model": request.model,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import attrs
 from attrs import field, frozen
@@ -35,7 +35,7 @@ from relevance_gen.serve.adapters.openai.tools import (
     client_tools,
     function_name,
 )
-from relevance_gen.serve.adapters.shared import Operation
+from relevance_gen.serve.adapters.shared import Operation, Turns
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask
 from relevance_gen.wire import JsonObject
 
@@ -67,10 +67,6 @@ _TEXT_FIELDS = {
 }
 """Type of a content part to the field with its text."""
 _ROLES = ("user", "assistant", "system", "developer")
-
-
-Turns: TypeAlias = list[JsonObject]
-"""The turns of a conversation, as `turn_of` appends them."""
 
 
 @frozen(kw_only=True)
@@ -117,8 +113,8 @@ class ResponsesRequest(SamplingRequest):
 
     def _template_variables(self) -> JsonObject:
         effort = (self.reasoning or {}).get("effort")
-        if not isinstance(effort, str | None):
-            raise InvalidRequestError.must_be("reasoning.effort", "a string", effort)
+        if effort is not None:
+            checks.string.check("reasoning.effort", effort)
         if effort == "none":
             return {"enable_thinking": False}
         return {"reasoning_effort": effort} if effort else {}
@@ -230,7 +226,5 @@ def _add_call(item: JsonObject, arguments: object, turns: Turns, path: str) -> N
 
 
 def _string(item: JsonObject, name: str, path: str) -> str:
-    text = item.get(name)
-    if not isinstance(text, str):
-        raise InvalidRequestError.must_be(f"{path}.{name}", "a string", text)
-    return text
+    checks.string.check(f"{path}.{name}", item.get(name))
+    return str(item[name])

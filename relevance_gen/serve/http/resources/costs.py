@@ -71,12 +71,10 @@ class Cost:
 
     def of(self, **counts: int) -> int:
         """Return the bytes for counts by unit: ``cost.of(chunk=3)``."""
-        return sum(self.of_unit(unit, count) for unit, count in counts.items())
-
-    def of_unit(self, unit: str, count: int) -> int:
-        """Return the bytes of `count` units."""
-        n_bytes: int = getattr(self, unit)
-        return n_bytes * count
+        total = 0
+        for unit, count in counts.items():
+            total += count * getattr(self, unit)
+        return total
 
     def of_task(self, task: IndexTask) -> int:
         """Return the bytes to reserve before a search, an explanation or a compression begins."""
