@@ -132,7 +132,7 @@ def test_agents_search_without_it(tmp_path: Path) -> None:
 
     def work(searcher: Searcher, _: RerankingService, metrics: Metrics) -> None:
         searcher.indexes.start()
-        searcher.indexes._served["facts"].refresh().result(60)
+        searcher.indexes._served_indexes["facts"].refresh().result(60)
         found = searcher.offered_to("")["facts"](QUERY, 1000)
         assert [
             (result.original_index, result.chunk_score) for result in found.results
