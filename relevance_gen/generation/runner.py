@@ -142,9 +142,8 @@ class Runner:
                 worker.start()
             if wait:
                 self.wait_ready()
-        except (
-            BaseException
-        ):  # Also after an interrupt, because the caller gets no runner to close.
+        except BaseException:
+            # Also after an interrupt, because the caller gets no runner to close.
             self.close(drain=False)
             raise
 

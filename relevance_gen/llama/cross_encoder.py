@@ -25,6 +25,7 @@ from relevance_gen.text.chunking import spans
 DOCUMENT_OFFSET: Final = "relevance_gen.document_offset"
 """The metadata key under which `tools/convert_bert.py` stores where the second copy of a vocabulary
 begins."""
+_HEAD_TENSORS: Final = ("cls.weight", "cls.output.weight")
 _CONVERT: Final = "convert the original with tools/convert_bert.py"
 _MAX_PASSAGE_CHARACTERS: Final = 1 << 16
 """Characters that are tokenized at once; longer texts are split first."""
@@ -83,7 +84,8 @@ class CrossEncoder(PooledModel):
         self._template = template
         self._answers = answers
         # If the file has a ranking head, it is used: converters do not always set the pooling type.
-        self._has_head = has_tensor(path, "cls.weight") or has_tensor(path, "cls.output.weight")
+        self._n_head_tensors = sum(has_tensor(path, name) for name in _HEAD_TENSORS)
+        self._has_head = self._n_head_tensors > 0
         pooling_type = lib.LLAMA_POOLING_TYPE_NONE
         if self._has_head:
             pooling_type = lib.LLAMA_POOLING_TYPE_RANK
@@ -121,7 +123,7 @@ class CrossEncoder(PooledModel):
                 f"{path} holds a ranking head ({architecture}, labels: {self._n_labels}) that llama.cpp does not "
                 "compute as it was trained; use a model of the BERT, XLM-RoBERTa or Qwen3 family"
             )
-        if not has_tensor(path, "cls.weight") or not has_tensor(path, "cls.output.weight"):
+        if self._n_head_tensors < len(_HEAD_TENSORS):
             raise ModelLoadError(
                 f"{path} lacks a part of its ranking head, lost when it was converted; {_CONVERT}"
             )
@@ -222,9 +224,8 @@ class CrossEncoder(PooledModel):
         query = query[:_MAX_PASSAGE_CHARACTERS]
         max_query_tokens = self._max_pair_tokens // 2
         n_query_tokens = len(self._pair(query, "")) - self._n_template_tokens
-        while (
-            n_query_tokens > max_query_tokens
-        ):  # repeated, because a template may use it several times
+        # Repeated, because a template may use the query several times.
+        while n_query_tokens > max_query_tokens:
             query = query[: len(query) * max_query_tokens // n_query_tokens]
             n_query_tokens = len(self._pair(query, "")) - self._n_template_tokens
         max_characters = _MAX_PASSAGE_CHARACTERS

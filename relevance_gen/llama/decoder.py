@@ -140,6 +140,14 @@ class Decoder(OpenContext):
         self.n_slots = size.n_slots
         self.n_batch = min(n_batch, self.n_ctx)
         self.n_batch += -self.n_batch % self.prefill_multiple
+        # Maximum rows of a computation, and maximum rows whose logits a computation returns.
+        self._max_rows = max(self.n_batch, self.n_slots, len(_WARM_UP_TOKENS))
+        self._max_outputs = self._max_rows
+        if self._weights.uses_gpu:
+            # llama.cpp reserves 4 · V bytes on the device for each output, where V is the size of
+            # the vocabulary, so the maximum is that of a prefill in which only the last token of
+            # each prompt has an output.
+            self._max_outputs = min(_padded_outputs(self.n_slots), self._max_rows)
 
     def _open_vocabulary(self, visible_texts: Iterable[str]) -> None:
         tokenizer = Tokenizer(self._weights.vocabulary, self.n_ctx)
@@ -203,22 +211,7 @@ class Decoder(OpenContext):
             raise ModelLoadError(
                 f"{path} holds an embedding model, which does not generate text: pass it to Encoder"
             )
-        self._batch = Batch(self._context_batch())
-
-    def _context_batch(self) -> int:
-        """Return the maximum number of rows of a computation."""
-        return max(self.n_batch, self.n_slots, len(_WARM_UP_TOKENS))
-
-    def _max_outputs(self) -> int:
-        """Return the maximum number of rows whose logits a computation returns.
-
-        llama.cpp reserves 4 · V bytes on the device for each of these rows, where V is the size of
-        the vocabulary. On a GPU the maximum is therefore that of a prefill in which only the last
-        token of each prompt has an output.
-        """
-        if not self._weights.uses_gpu:
-            return self._context_batch()
-        return min(_padded_outputs(self.n_slots), self._context_batch())
+        self._batch = Batch(self._max_rows)
 
     def _new_context(self, flash_attention: bool | None) -> int | None:
         """Return llama.cpp's context of the chosen size; None if it cannot be allocated."""
@@ -227,9 +220,9 @@ class Decoder(OpenContext):
         n_ctx = -(-self.n_ctx // MIN_N_CTX) * MIN_N_CTX  # llama.cpp rounds up for each slot
         params.n_ctx = n_ctx * self.n_slots
         params.n_seq_max = self.n_slots
-        params.n_batch = self._context_batch()
-        params.n_ubatch = self._context_batch()
-        params.n_outputs_max = self._max_outputs()
+        params.n_batch = self._max_rows
+        params.n_ubatch = self._max_rows
+        params.n_outputs_max = self._max_outputs
         params.n_threads = self.n_threads
         params.n_threads_batch = self.n_threads
         # A KV cache for each slot, so that the computation of a slot does not depend on other
@@ -318,8 +311,8 @@ class Decoder(OpenContext):
         A GPU computes it in parts of `_max_outputs` tokens.
         """
         logits = np.empty((len(tokens), self.n_vocab), np.float32)
-        for first in range(0, len(tokens), self._max_outputs()):
-            part = tokens[first : first + self._max_outputs()]
+        for first in range(0, len(tokens), self._max_outputs):
+            part = tokens[first : first + self._max_outputs]
             part_start = start + first
             length = self._fill_padded([slot], [part], [part_start])
             logits[first : first + len(part)] = self._compute()[: len(part)]

@@ -221,7 +221,7 @@ for n_slots in (2, 9, 104):
     with Decoder(TINY, options) as model:
         rows = [*model.prefill_all(1, tokens, 0), *model.decode([1], [5], [100])]
         logits.append(np.array(rows))
-        print(model._max_outputs())
+        print(model._max_outputs)
 print(max(float(np.abs(part - logits[2]).max()) for part in logits[:2]))
 """
     *n_outputs, difference = device.run(code).split()

@@ -16,9 +16,6 @@ from attrs import frozen
 from relevance_gen.generation.constraints.token_constraint import Constraint, MaskTimeBudget
 from relevance_gen.generation.sampling.sampler import Mask
 
-FIELD = "choice"
-"""The field of the request."""
-
 
 class TokenPrefixIndex:
     """Finds the tokens whose bytes are a prefix of a text without scanning the vocabulary.
@@ -83,7 +80,7 @@ class _ChoiceConstraint(Constraint):
     def __init__(
         self, choices: Choices, eos_token_ids: Collection[int], budget: MaskTimeBudget
     ) -> None:
-        super().__init__(FIELD, len(choices.token_index.token_bytes), eos_token_ids, budget)
+        super().__init__("choice", len(choices.token_index.token_bytes), eos_token_ids, budget)
         self._texts = choices.texts
         self._token_index = choices.token_index
         self._first = 0

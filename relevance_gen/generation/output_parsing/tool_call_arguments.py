@@ -78,9 +78,8 @@ class JsonArguments:
         self._outer_depth = -n_outer
         self._depth = 0
         self._is_in_string = False
-        self._is_inside = (
-            True  # whether the text belongs to the arguments, not to the object around them
-        )
+        # Whether the text belongs to the arguments, not to the object around them.
+        self._is_inside = True
 
     def read(self, text: str, *, is_last: bool) -> ArgumentsChunk:
         """Parse up to the brace that closes the arguments; see `ArgumentsParser`."""

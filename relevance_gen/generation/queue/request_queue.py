@@ -367,9 +367,8 @@ class RequestQueue:
         self._queued_samples.charge(pending.n_pending_samples, queued.context.client)
         self._waiting[queued.id] = pending
         if is_first:
-            with suppress(
-                KeyError
-            ):  # A garbage collection may have cancelled the request just now.
+            # A garbage collection may have cancelled the request just now.
+            with suppress(KeyError):
                 self._waiting.move_to_end(queued.id, last=False)
         self._condition.notify_all()
 
@@ -419,9 +418,8 @@ class RequestQueue:
         try:
             if not isinstance(outcome, BaseException):
                 outcome = pending.parse_response(outcome)
-        except (
-            BaseException
-        ) as error:  # The callback raised while it received the rest of the text.
+        except BaseException as error:
+            # The callback raised while it received the rest of the text.
             outcome = error
         pending.settle(outcome)
 
