@@ -71,16 +71,15 @@ def _by_label(label: str, values: Sequence[str]) -> dict[str, Any]:
 _BY_POOL = _by_label("lane", POOLS)
 _FAMILIES = (
     Family("http_request_body_bytes_total", "Bytes of request bodies received."),
-    Family("requests_waiting", "Requests waiting for a thread.", "gauge", **_BY_POOL),
+    _gauge("requests_waiting", "Requests waiting for a thread.", **_BY_POOL),
     Family(
         "requests_rejected_total",
         "Requests rejected because the queue was full or the wait too long.",
         **_BY_POOL,
     ),
-    Family(
+    _gauge(
         "request_body_bytes_held",
         "Bytes reserved by in-flight requests: bodies, derived objects, unsent responses.",
-        "gauge",
         **_BY_POOL,
     ),
     _histogram("search_seconds", "Duration of one search, from its body to its response."),
@@ -150,31 +149,20 @@ class Layout:
                     (endpoint, str(status)) for endpoint in endpoints for status in statuses
                 ),
             ),
-            Family(
+            _histogram(
                 "http_request_seconds",
                 "Time from the request's head to the end of its response.",
-                "histogram",
                 **_by_label("endpoint", endpoints),
             ),
             *_FAMILIES,
-            Family(
+            _gauge(
                 "models",
                 "Processes that have a model in a state.",
-                "gauge",
                 labels=("task", "model", "state"),
                 series=tuple((*model, state) for model in models for state in STATES),
             ),
-            Family(
-                "model_requests_total",
-                "Requests for a model.",
-                **by_model,
-            ),
-            Family(
-                "model_load_seconds",
-                "Time to load a model.",
-                "histogram",
-                **by_model,
-            ),
+            Family("model_requests_total", "Requests for a model.", **by_model),
+            _histogram("model_load_seconds", "Time to load a model.", **by_model),
         )
         self.columns: dict[tuple[str, tuple[str, ...]], int] = {}
         self.width = 0

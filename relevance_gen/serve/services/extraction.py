@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import queue
 from pathlib import Path
 from typing import Final
@@ -73,7 +72,7 @@ class Extractor:
         """
         try:
             content = base64.b64decode(task.content, validate=True)
-        except (binascii.Error, ValueError):
+        except ValueError:
             raise InvalidRequestError("must be base64", "content") from None
         sandbox = self._free.get()
         try:
