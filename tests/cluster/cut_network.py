@@ -27,7 +27,7 @@ from ray.cluster_utils import Cluster
 from relevance_gen import ChunkIndex
 from relevance_gen.cluster import ClusterIndex, connection
 from relevance_gen.cluster.connection import living_nodes
-from relevance_gen.cluster.search import pool
+from relevance_gen.cluster.search import searchers
 from relevance_gen.errors import ClusterError
 from tests.cluster.shared import QUERIES, RESTORED_S, forget_rankings, texts, until
 
@@ -223,7 +223,7 @@ def cut_and_restore(index: ClusterIndex, one: ChunkIndex, node_id: str) -> dict[
 
 def main(location: str) -> None:
     """Build an index at a location, cut the network, and print the report as JSON."""
-    pool.MIN_SEARCHER_TOKENS = 1  # divide a small index among all searchers
+    searchers.MIN_SEARCHER_TOKENS = 1  # divide a small index among all searchers
     chunks = [{"text": text, "metadata": {"id": n}} for n, text in enumerate(texts(60, seed=30))]
     with two_nodes() as node_id, ClusterIndex(chunks, n_shards=6, location=location) as index:
         until(lambda: len(index._pool.searchers) == 2, "both nodes have searchers")
