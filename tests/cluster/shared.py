@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ray.exceptions import ActorUnavailableError
+from ray.exceptions import ActorUnavailableError, RayError
 
 from relevance_gen.cluster import ClusterIndex, actors
+from relevance_gen.errors import TimedOutError
 from tests import strategies
 
 OPTIONS: dict[str, Any] = {"n_slots": 4, "n_ctx": 1024, "n_threads": 1}
@@ -53,6 +54,15 @@ def process_of(handle: Any, timeout_s: float | None = None) -> int:
         except ActorUnavailableError:
             assert time.monotonic() < end_s, f"the actor did not restart in {RESTORED_S} s"
             time.sleep(0.05)
+
+
+def responds(handle: Any) -> bool:
+    """Return whether an actor answers within half a second."""
+    try:
+        actors.get(handle.ping.remote(), 0.5)
+    except (RayError, TimedOutError):
+        return False
+    return True
 
 
 def kill_process(handle: Any) -> None:
