@@ -99,19 +99,32 @@ def cite(
 
 
 @frozen
+class _DistinctWords:
+    """The distinct words of each of several sentences, sorted by word and sentence.
+
+    There are n pairs of a sentence and a word that occurs in it.
+
+    Attributes:
+        ids: the id of the word of each pair, shape (n,).
+        sentences: the index of the sentence of each pair, shape (n,).
+    """
+
+    ids: Ids
+    sentences: Offsets
+
+
+@frozen
 class _SourceSentences:
-    """All sentences of all sources, in order, and their distinct words.
+    """All sentences of all sources, in order.
 
     Attributes:
         spans: for each sentence, the index of its source, its start and its end. The offset of the
             source, as in `Attributor`, is added to start and end.
-        word_ids: the ids of the words, as `_distinct_words` returns them.
-        sentence_ords: for each of `word_ids` the index in `spans` of the sentence with this word.
+        words: the distinct words of each sentence; sentence i has the span ``spans[i]``.
     """
 
     spans: list[tuple[int, int, int]]
-    word_ids: Ids
-    sentence_ords: Offsets
+    words: _DistinctWords
 
 
 class Attributor:
@@ -147,10 +160,10 @@ class Attributor:
         reserve("sentence_char", len(text))
         spans = list(_sentence_spans(text, ends))
         texts = [_SOURCE_NUMBERS.sub(" ", text[start:end]) for start, end in spans]
-        word_ids, sentence_ords = _distinct_words(texts)
-        order = sentence_ords.argsort(kind="stable")
-        word_ids = word_ids[order]
-        sentence_ords = sentence_ords[order]
+        words = _distinct_words(texts)
+        order = words.sentences.argsort(kind="stable")
+        word_ids = words.ids[order]
+        sentence_ords = words.sentences[order]
         cited = []
         for first, n_words in zip(*runs(sentence_ords), strict=True):
             raise_if_cancelled()
@@ -186,8 +199,8 @@ class Attributor:
         """
         sources = self._source_sentences
         n_spans = len(sources.spans)
-        first = sources.word_ids.searchsorted(words)
-        df = sources.word_ids.searchsorted(words, "right") - first
+        first = sources.words.ids.searchsorted(words)
+        df = sources.words.ids.searchsorted(words, "right") - first
         self._n_compared += _SENTENCE_COST + int(df.sum()) + n_spans
         if self._n_compared > _MAX_COMPARED_WORDS:
             raise TooLargeError(
@@ -197,7 +210,7 @@ class Attributor:
         weights = np.rint(_WEIGHT_SCALE * idf).astype(np.int64)
         total = weights.sum()
         # Each pair of a source sentence and a word of both, shape (n_pairs,).
-        pair_sentences = sources.sentence_ords[ragged_ranges(first, df)]
+        pair_sentences = sources.words.sentences[ragged_ranges(first, df)]
         pair_words = np.arange(words.size).repeat(df)
         uncovered = weights.copy()
         min_share = _MIN_SHARE
@@ -226,7 +239,7 @@ class Attributor:
             for start, end in _sentence_spans(text):
                 spans.append((source, offset + start, offset + end))
                 texts.append(text[start:end])
-        return _SourceSentences(spans, *_distinct_words(texts))
+        return _SourceSentences(spans, _distinct_words(texts))
 
 
 def _sentence_spans(
@@ -350,14 +363,8 @@ class StreamingAttributor:
         return certain
 
 
-def _distinct_words(texts: Sequence[str]) -> tuple[Ids, Offsets]:
-    """Return the distinct words of each text, by the rule of the module docstring.
-
-    There are n pairs of a text and a word that occurs in it, sorted by word and text.
-
-    Returns:
-        The id of the word of each pair, and the index of its text, shape (n,) each.
-    """
+def _distinct_words(texts: Sequence[str]) -> _DistinctWords:
+    """Return the distinct words of each text, by the rule of the module docstring."""
     id_blocks: list[Ids] = []
     sentence_blocks: list[Offsets] = []
     for start, end in batch_by_size(lengths(texts), BLOCK_CHARS):
@@ -374,4 +381,4 @@ def _distinct_words(texts: Sequence[str]) -> tuple[Ids, Offsets]:
     ids = ids[order]
     sentence_ords = sentence_ords[order]
     is_new = run_starts(ids) | run_starts(sentence_ords)
-    return ids[is_new], sentence_ords[is_new]
+    return _DistinctWords(ids[is_new], sentence_ords[is_new])

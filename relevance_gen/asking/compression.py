@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+from attrs import frozen
 
 from relevance_gen import checks
 from relevance_gen.arrays import Floats
@@ -60,6 +61,21 @@ class _Sentence(NamedTuple):
     end: int
 
 
+@frozen
+class _SelectedSentences:
+    """The sentences that compression selected from the chunks, in input order.
+
+    Attributes:
+        sentences: the spans of the sentences.
+        text: the sentences as one text, as `_join` returns it.
+        n_tokens: number of tokens of `text`, in the caller's encoding.
+    """
+
+    sentences: Sequence[_Sentence]
+    text: str
+    n_tokens: int
+
+
 def compress(
     question: str,
     chunks: Iterable[str | Metadata | Chunk],
@@ -99,13 +115,15 @@ def compress(
     sentences = _split(checked.texts)
     n_context_tokens = counter.count_all(checked.texts)
     text = _join(checked.texts, sentences) if n_context_tokens <= max_tokens else ""
-    n_tokens = counter.count(text)
-    if sentences and (not text or n_tokens > max_tokens):
-        sentences = _select(question, checked, sentences, max_tokens, counter)
-        text = _join(checked.texts, sentences)
-        n_tokens = counter.count(text)
-    selected = _selected_sentences(checked.texts, sentences)
-    return CompressionResponse(selected, text, n_tokens, n_context_tokens)
+    selection = _SelectedSentences(sentences, text, counter.count(text))
+    if sentences and (not text or selection.n_tokens > max_tokens):
+        selection = _select(question, checked, sentences, max_tokens, counter)
+    return CompressionResponse(
+        _selected_sentences(checked.texts, selection.sentences),
+        selection.text,
+        selection.n_tokens,
+        n_context_tokens,
+    )
 
 
 def _split(texts: Sequence[str]) -> list[_Sentence]:
@@ -159,7 +177,7 @@ def _select(
     sentences: Sequence[_Sentence],
     max_tokens: int,
     counter: TokenCounter,
-) -> list[_Sentence]:
+) -> _SelectedSentences:
     """Select sentences in descending order of utility until `max_tokens` is reached.
 
     A sentence that does not fit is skipped. The selected sentences are returned in input order.
@@ -190,9 +208,11 @@ def _select(
             break
     while True:  # a text may have more tokens than its parts
         selected = [sentences[sentence_ord] for sentence_ord in sorted(tokens_by_sentence)]
-        n_excess = counter.count(_join(chunks.texts, selected)) - max_tokens
-        if n_excess <= 0:
-            return selected
+        text = _join(chunks.texts, selected)
+        n_tokens = counter.count(text)
+        if n_tokens <= max_tokens:
+            return _SelectedSentences(selected, text, n_tokens)
+        n_excess = n_tokens - max_tokens
         while n_excess > 0:
             n_excess -= tokens_by_sentence.popitem()[1]
 

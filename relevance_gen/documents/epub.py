@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote
 
+from attrs import frozen
+
 from relevance_gen.documents.charset import decode
 from relevance_gen.documents.office import Archive, Attributes, DocumentError, PartLocation
 from relevance_gen.documents.webpages import page_text
@@ -37,8 +39,8 @@ def chapters(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
     archive.parse(CONTAINER, start)
     if not packages:
         raise DocumentError("is damaged or encrypted (names no package)")
-    title, members = _read_package(archive, packages[0])
-    for number, member in enumerate(members, 1):
+    book = _read_package(archive, packages[0])
+    for number, member in enumerate(book.members, 1):
         markup = decode(archive.read(member))
         if markup is None:
             raise DocumentError("is damaged or encrypted (a chapter is not text)")
@@ -46,13 +48,20 @@ def chapters(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
         if not text:
             continue
         location: dict[str, str | int] = {"chapter": number}
-        if title:
-            location["title"] = title
+        if book.title:
+            location["title"] = book.title
         yield location, text
 
 
-def _read_package(archive: Archive, name: str) -> tuple[str, list[str]]:
-    """Return the title of a book, "" for none, and the archive members of its chapters in order."""
+@frozen
+class _Book:
+    """The title of a book, "" if it has none, and the archive members of its chapters in order."""
+
+    title: str
+    members: list[str]
+
+
+def _read_package(archive: Archive, name: str) -> _Book:
     title = ""
     open_tags: list[str] = []
     pages: dict[str, str] = {}
@@ -74,4 +83,4 @@ def _read_package(archive: Archive, name: str) -> tuple[str, list[str]]:
             title = (title + text)[:_MAX_TITLE_CHARS]
 
     archive.parse(name, start, lambda _tag: open_tags.pop(), data)
-    return " ".join(title.split()), members
+    return _Book(" ".join(title.split()), members)

@@ -16,7 +16,7 @@ from io import BytesIO
 from typing import Final, TypeAlias
 from xml.parsers import expat
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from relevance_gen.documents.tables import header_lines, is_header, names_of, row_line
 
@@ -87,6 +87,17 @@ def members_of(content: bytes) -> frozenset[str]:
     with contextlib.suppress(DocumentError), open_archive(content) as archive:
         return frozenset(archive.packed.NameToInfo)
     return frozenset()
+
+
+@frozen
+class _ListedMember:
+    """A slide or sheet that a main document lists.
+
+    It has the name of the sheet, "" for a slide, and the name of the archive member.
+    """
+
+    name: str
+    member: str
 
 
 @define
@@ -167,10 +178,8 @@ class Archive:
         text = _EMPTY_HEADING.sub("", "".join(parser.pieces))
         return _BLANK_LINES.sub("\n\n", text).strip("\n")
 
-    def ordered_members(self, name: str, tag: str) -> list[tuple[str, str]]:
-        """Return the name and the archive member of each listed sheet or slide, in order.
-
-        The name of a slide is "".
+    def ordered_members(self, name: str, tag: str) -> list[_ListedMember]:
+        """Return the slides or sheets that a main document lists, in order.
 
         Args:
             name: the archive member of the main document.
@@ -178,7 +187,7 @@ class Archive:
         """
         folder, base = posixpath.split(name)
         members: dict[str, str] = {}
-        listed: list[tuple[str, str]] = []
+        listed: list[_ListedMember] = []
 
         def add_relation(element: str, attributes: Attributes) -> None:
             if element == "Relationship":
@@ -187,7 +196,8 @@ class Archive:
 
         def add_entry(element: str, attributes: Attributes) -> None:
             if element == tag:
-                listed.append((attributes.get("name", ""), members[attributes["r:id"]]))
+                member = members[attributes["r:id"]]
+                listed.append(_ListedMember(attributes.get("name", ""), member))
 
         self.parse(f"{folder}/_rels/{base}.rels", add_relation)
         self.parse(name, add_entry)
@@ -311,13 +321,13 @@ def office_parts(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
         yield {}, "\n\n".join(filter(None, texts))
     elif "ppt/presentation.xml" in archive:
         slides = archive.ordered_members("ppt/presentation.xml", "sldId")
-        for number, (_, member) in enumerate(slides, 1):
-            yield {"slide": number}, archive.text(member, {"t"})
+        for number, slide in enumerate(slides, 1):
+            yield {"slide": number}, archive.text(slide.member, {"t"})
     elif "xl/workbook.xml" in archive:
         strings = _shared_strings(archive)
-        for name, member in archive.ordered_members("xl/workbook.xml", "sheet"):
-            if member.startswith("xl/worksheets/"):  # other sheets are charts
-                yield {"sheet": name}, _sheet_text(archive, member, strings)
+        for sheet in archive.ordered_members("xl/workbook.xml", "sheet"):
+            if sheet.member.startswith("xl/worksheets/"):  # other sheets are charts
+                yield {"sheet": sheet.name}, _sheet_text(archive, sheet.member, strings)
     elif "content.xml" in archive:
         yield {}, archive.text("content.xml", _PARAGRAPHS)
     else:

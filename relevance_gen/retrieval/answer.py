@@ -98,9 +98,10 @@ def answer(
     n_collapsed: dict[int, int] = {}
     if params.distinct is not None and ranking.positions.size:
         hashes = _group_hashes(params.distinct, ranking.positions, segments)
-        rows, n_others = first_of_each(hashes, params.top_n)
-        ranking = ranking.take(rows)
-        n_collapsed = dict(zip(ranking.positions.tolist(), n_others.tolist(), strict=True))
+        groups = first_of_each(hashes, params.top_n)
+        ranking = ranking.take(groups.rows)
+        n_others = groups.n_others.tolist()
+        n_collapsed = dict(zip(ranking.positions.tolist(), n_others, strict=True))
     if params.true_order:
         ranking = ranking.take(ranking.positions.argsort())
     return _build_response(params, ranking, segments, token_counts, n_collapsed)

@@ -73,17 +73,21 @@ def _hash(metadata: Metadata, key: str) -> int:
     return max(int.from_bytes(digest, "little"), 1)
 
 
-def first_of_each(hashes: Ids, n: int) -> tuple[Offsets, Offsets]:
-    """Collapse a ranking: return the first n chunks that no earlier chunk has the same value as.
+@frozen(eq=False)
+class Groups:
+    """The first chunk in a ranking for each value of a metadata key."""
+
+    rows: Offsets  # rows of the ranking, ascending, shape (m,)
+    n_others: Offsets  # number of other chunks with the same value, shape (m,)
+
+
+def first_of_each(hashes: Ids, n: int) -> Groups:
+    """Return the first n chunks of a ranking that no earlier chunk has the same value as.
 
     Args:
         hashes: hash of each ranked chunk's value under a metadata key. A chunk with hash 0 lacks
             the key, and is never left out.
         n: maximum number of chunks to return.
-
-    Returns:
-        The rows of these chunks in the ranking, ascending, and for each of them the number of other
-        chunks with the same value.
     """
     order = hashes.argsort(kind="stable")
     first, counts = runs(hashes[order])
@@ -93,4 +97,4 @@ def first_of_each(hashes: Ids, n: int) -> tuple[Offsets, Offsets]:
     is_first = hashes == 0
     is_first[order[first]] = True
     rows = is_first.nonzero()[0][:n]
-    return rows, n_others[rows]
+    return Groups(rows, n_others[rows])

@@ -69,7 +69,7 @@ def test_citations_are_sentences_with_recomputed_scores(text, chunks):
 
 def words(text):
     """Return the distinct words of a text, tokenized like the module under test."""
-    return set(citing._distinct_words([citing._SOURCE_NUMBERS.sub(" ", text)])[0].tolist())
+    return set(citing._distinct_words([citing._SOURCE_NUMBERS.sub(" ", text)]).ids.tolist())
 
 
 def all_sentences(chunks):

@@ -38,6 +38,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from attrs import frozen
 
 from relevance_gen.arrays import Floats, Offsets, batch_slices, concat
 from relevance_gen.index.formulas import SATURATION, saturate
@@ -80,9 +81,6 @@ _ZERO: Final[Floats] = np.zeros(1)
 
 _Words = npt.NDArray[np.uint8]
 """For each token the word of the query that it matches, counted from 1; 0 for none."""
-_Bigrams = tuple[Offsets, npt.NDArray[np.uint16]]
-"""Occurrences of bigrams of the query in reading order, shape (B,) each: the index of the first
-token, and which bigram of the query it is, counted from 1."""
 _Masks = npt.NDArray[Any]
 """Sets of words of the query, as bit masks with a bit for each word."""
 
@@ -94,6 +92,14 @@ class Measures(NamedTuple):
     coverage: Floats
     lead: Floats
     phrase: Floats
+
+
+@frozen(eq=False)
+class _Bigrams:
+    """Occurrences in chunks of bigrams of the query, in reading order."""
+
+    token: Offsets  # index of the first token of each, shape (B,)
+    index: npt.NDArray[np.uint16]  # which bigram of the query it is, counted from 1, shape (B,)
 
 
 class ProximityFeatures(FeatureSpec):
@@ -210,7 +216,7 @@ class ProximityFeatures(FeatureSpec):
         pair += words.take(left + 1)
         index = self._bigram_index.take(pair)
         is_bigram: Offsets = index.nonzero()[0]
-        return left.take(is_bigram) + begin, index.take(is_bigram)
+        return _Bigrams(left.take(is_bigram) + begin, index.take(is_bigram))
 
     def _count_bigrams(self, batches: list[_Bigrams], starts: Offsets) -> tuple[Floats, Floats]:
         """Return the measures `bigrams` and `phrase` of each chunk, shape (n,) each.
@@ -220,8 +226,8 @@ class ProximityFeatures(FeatureSpec):
             starts: index of the first token of each chunk.
         """
         n, n_kinds = starts.size, self.n_bigrams
-        token = concat([batch[0] for batch in batches], np.int64)
-        index = concat([batch[1] for batch in batches], np.uint16)
+        token = concat([batch.token for batch in batches], np.int64)
+        index = concat([batch.index for batch in batches], np.uint16)
         batches.clear()
         phrase = np.zeros(n)
         if not token.size:
