@@ -83,18 +83,16 @@ def _parse_command(arguments: list[str]) -> Callable[[], int]:
         "--version", action="version", version=f"{PROGRAM} {relevance_gen.__version__}"
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    parsers: dict[str, CommandParser] = {
-        command: commands.add_parser(
-            command, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}."
-        )
-        for command, (_, purpose) in _COMMANDS.items()
-    }
+    for command, (_, purpose) in _COMMANDS.items():
+        description = f"{purpose[0].upper()}{purpose[1:]}."
+        commands.add_parser(command, help=purpose, description=description)
     commands.add_parser("serve", help="start the HTTP server (needs the extra server)")
     if name in _COMMANDS:
         module = importlib.import_module(_COMMANDS[name][0])
-        module.add_arguments(parsers[name])
-        parsed = parsers[name].parse(arguments[1:])
-        return partial(_run, module.run, parsed, parsers[name])
+        command_parser = commands.choices[name]
+        module.add_arguments(command_parser)
+        parsed = command_parser.parse(arguments[1:])
+        return partial(_run, module.run, parsed, command_parser)
     if name and not name.startswith("-"):
         hint = did_you_mean(name, commands.choices, f"commands are {', '.join(commands.choices)}")
         parser.error(f"there is no command {name!a}; {hint}")

@@ -31,18 +31,6 @@ def _bias(text: str) -> tuple[str, float]:
     return token, number(bias)
 
 
-class _Biases(argparse.Action):
-    """The action of an option with values ``ID=BIAS``: it stores them as a dictionary.
-
-    `_bias` parses each value to a pair of a token id and a number.
-    """
-
-    def __call__(
-        self, _: object, namespace: argparse.Namespace, values: Any, __: object = None
-    ) -> None:
-        setattr(namespace, self.dest, dict(values))
-
-
 def _content(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
@@ -59,68 +47,51 @@ def _json_content(path: str) -> object:
         raise argparse.ArgumentTypeError(f"{path} is not JSON: {error}") from None
 
 
+_INTEGER: dict[str, Any] = {"type": integer, "metavar": "N"}
+_INTEGERS = _INTEGER | {"nargs": "+"}
+_NUMBER: dict[str, Any] = {"type": number, "metavar": "N"}
+_REPEATABLE: dict[str, Any] = {"action": "append"}
 _SWITCH: dict[str, Any] = {"action": "store_true", "default": None}
 
 _GROUPS: dict[str, dict[str, tuple[dict[str, Any], str]]] = {
     "length": {
-        "max_tokens": ({"type": integer}, "maximum tokens of each sample"),
-        "num_samples": ({"type": integer}, "number of independent completions"),
-        "stop": ({"action": "append"}, "end a sample at this text (repeatable)"),
-        "seed": ({"type": integer}, "random seed, for repeatable samples"),
-        "min_tokens": ({"type": integer}, "minimum tokens of each sample"),
-        "eos_token_ids": ({"type": integer, "nargs": "+"}, "ids of tokens that end a sample"),
-        "max_input_tokens": (
-            {"type": integer},
-            "use only the last N tokens of the prompt, 0 for all",
-        ),
+        "max_tokens": (_INTEGER, "maximum tokens of each sample"),
+        "num_samples": (_INTEGER, "number of independent completions"),
+        "stop": (_REPEATABLE, "end a sample at this text (repeatable)"),
+        "seed": (_INTEGER, "random seed, for repeatable samples"),
+        "min_tokens": (_INTEGER, "minimum tokens of each sample"),
+        "eos_token_ids": (_INTEGERS, "ids of tokens that end a sample"),
+        "max_input_tokens": (_INTEGER, "use only the last N tokens of the prompt, 0 for all"),
     },
     "structured output": {
-        "json_schema": (
-            {"type": _json_content, "metavar": "FILE"},
-            "JSON schema of each sample",
-        ),
-        "regex": (
-            {"metavar": "REGEX"},
-            "regular expression that matches each whole sample",
-        ),
+        "json_schema": ({"type": _json_content, "metavar": "FILE"}, "JSON schema of each sample"),
+        "regex": ({"metavar": "REGEX"}, "regular expression that matches each whole sample"),
         "grammar": (
             {"type": _content, "metavar": "FILE"},
             "grammar of each sample, in Lark as of llguidance, or in GBNF",
         ),
-        "choice": (
-            {"action": "append"},
-            "a text that each sample must be one of (repeatable)",
-        ),
+        "choice": (_REPEATABLE, "a text that each sample must be one of (repeatable)"),
     },
     "sampling": {
-        "temperature": ({"type": number}, "0 for the most likely text; higher values vary more"),
-        "top_k": ({"type": integer}, "sample from the N most likely tokens, 0 for all"),
-        "top_p": (
-            {"type": number},
-            "sample from the most likely tokens with this total probability",
-        ),
-        "min_p": (
-            {"type": number},
-            "minimum probability of a token relative to the most likely token",
-        ),
-        "presence_penalty": ({"type": number}, "penalty for tokens that were generated before"),
-        "frequency_penalty": (
-            {"type": number},
-            "penalty for each time that a token was generated before",
-        ),
+        "temperature": (_NUMBER, "0 for the most likely text; higher values vary more"),
+        "top_k": (_INTEGER, "sample from the N most likely tokens, 0 for all"),
+        "top_p": (_NUMBER, "sample from the most likely tokens with this total probability"),
+        "min_p": (_NUMBER, "minimum probability of a token relative to the most likely token"),
+        "presence_penalty": (_NUMBER, "penalty for tokens that were generated before"),
+        "frequency_penalty": (_NUMBER, "penalty for each time that a token was generated before"),
         "repetition_penalty": (
-            {"type": number},
+            _NUMBER,
             "divisor of the logits of tokens that were generated before, 1 for off",
         ),
         "logit_bias": (
-            {"type": _bias, "nargs": "+", "metavar": "ID=BIAS", "action": _Biases},
+            {"type": _bias, "nargs": "+", "metavar": "ID=BIAS"},
             "add BIAS, from -100 to 100, to the logit of a token",
         ),
-        "allowed_token_ids": ({"type": integer, "nargs": "+"}, "sample only tokens with these ids"),
+        "allowed_token_ids": (_INTEGERS, "sample only tokens with these ids"),
     },
     "additional output of --json": {
         "logprobs": (_SWITCH, "log probabilities of the tokens"),
-        "top_logprobs": ({"type": integer}, "the N most likely tokens at each position"),
+        "top_logprobs": (_INTEGER, "the N most likely tokens at each position"),
         "prompt_logprobs": (_SWITCH, "log probabilities of the prompt"),
         "return_tokens": (_SWITCH, "ids of the tokens"),
     },
@@ -156,19 +127,18 @@ def add_parameters(parser: argparse._ActionsContainer, *names: str, **defaults: 
     defaults = {field.name: field.default for field in attrs.fields(GenerationRequest)} | defaults
     for name in names:
         options, purpose = _PARAMETERS[name]
-        if "action" not in options:
-            options = {"metavar": "N", **options}
-        if isinstance(default := defaults[name], int | float) and not isinstance(default, bool):
-            purpose += f" (default: {default})"
-        flag = (
-            "--schema" if name == "json_schema" else option_flag(name)
-        )  # --json is the format of the output
+        if type(defaults[name]) in (int, float):
+            purpose += f" (default: {defaults[name]})"
+        # Not --json-schema, because --json is the format of the output.
+        flag = "--schema" if name == "json_schema" else option_flag(name)
         parser.add_argument(flag, dest=name, help=purpose, **options)
 
 
 def request_fields(args: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a request whose options the command line sets."""
     fields = {name: getattr(args, name, None) for name in _PARAMETERS}
+    if fields["logit_bias"] is not None:
+        fields["logit_bias"] = dict(fields["logit_bias"])
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -200,7 +170,8 @@ def _show(stream: TextStream, num_samples: int, output: TextIO) -> None:
 
     With several samples, each has a heading.
     """
-    written, heading = WordWrap(output), _heading(0, num_samples)
+    written = WordWrap(output)
+    heading = _heading(0, num_samples)
     for piece in stream:
         if piece.sample == 0:
             written.write(heading + piece.text)
