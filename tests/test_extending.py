@@ -187,8 +187,8 @@ def test_search_option_in_four_files_works_in_python_over_http_and_on_the_comman
         "\n        ranking = ranking.take(np.flatnonzero(short))"
         r"\g<0>",
     )
-    flag = '("--max-chunk-chars", {"type": int, "default": 0}, "maximum length of a result"),'
-    copy.insert("cli/search.py", r'\("--lines", ', rf"{flag}\n        \g<0>")
+    flag = 'add("--max-chunk-chars", type=int, default=0, help="maximum length of a result")'
+    copy.insert("cli/search.py", r'add\(\s+"--lines"', rf"{flag}\n    \g<0>")
     argument = "correct_spelling=args.correct_spelling,"
     addition = "max_chunk_chars=args.max_chunk_chars,"
     copy.change("cli/search.py", argument, f"{argument} {addition}")

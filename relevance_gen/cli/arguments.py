@@ -81,19 +81,6 @@ class CommandParser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {names}{hint}")
 
 
-def add_rows(
-    parser: argparse._ActionsContainer,
-    *rows: tuple[str, dict[str, Any], str],
-) -> None:
-    """Add an argument to `parser` for each row.
-
-    A row has the names of the argument, separated by spaces, the keyword arguments of
-    ``add_argument``, and the help text.
-    """
-    for names, settings, purpose in rows:
-        parser.add_argument(*names.split(), help=purpose, **settings)
-
-
 def not_empty(text: str) -> str:
     """Return the text of a path or name; refuse an empty text, often a mistake of a script."""
     if not text.removeprefix(_LITERAL_MARK):

@@ -13,6 +13,7 @@ from relevance_gen.asking.api import AnswerStream, ask_stream, copies_without_mo
 from relevance_gen.cli.arguments import number
 from relevance_gen.cli.generate import add_parameters, request_fields
 from relevance_gen.cli.models import add_model, load_runner
+from relevance_gen.cli.opened_index import open_index
 from relevance_gen.cli.results import ResultPrinter, describe_confidence
 from relevance_gen.cli.search import (
     FAILED,
@@ -21,7 +22,6 @@ from relevance_gen.cli.search import (
     add_search_arguments,
     load_models,
     no_results_message,
-    open_index,
     parse_where,
     print_corrections,
 )

@@ -5,30 +5,23 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from attrs import frozen
-
-from relevance_gen.cli.arguments import STDIN, add_rows, not_empty
+from relevance_gen.cli.arguments import STDIN, not_empty
 from relevance_gen.cli.file_reader import FileReader
+from relevance_gen.cli.models import option_flag
 from relevance_gen.cli.opened_index import describe_origin, file_reader, input_paths
-from relevance_gen.cli.search import (
-    FAILED,
-    FILE,
-    FOUND,
-    SWITCH,
-    add_building,
-    add_files,
-    add_paths,
-    load_models,
-)
+from relevance_gen.cli.search import FAILED, FOUND, add_building, add_files, add_paths, load_models
 from relevance_gen.cli.terminal import StatusLine, visible
 from relevance_gen.errors import IndexFormatError, InvalidRequestError, pluralize
+from relevance_gen.index.passages import TextEncoder
 from relevance_gen.index.records.sources import is_record_file
+from relevance_gen.progress import Progress
 from relevance_gen.retrieval.chunk_index import ChunkIndex
-from relevance_gen.retrieval.params import SearchModels
 
+_RECORD_OPTIONS: Final = ("text", "title", "skip_blank")
 _RECORD_FILES: Final = "files that end in .jsonl, .ndjson (also .gz or .zst) or .parquet"
 
 
@@ -38,55 +31,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Exit status: 0 if all files are indexed, 2 on errors."
     add_paths(parser, "files of records (.jsonl, .ndjson, also .gz and .zst; .parquet), or ")
     target = parser.add_mutually_exclusive_group(required=True)
-    location: dict[str, Any] = {"type": not_empty, "metavar": "INDEX"}
-    add_rows(
-        target,
-        (
-            "--save",
-            location,
-            "write an index to a file, a folder or an address; replaces only an index",
-        ),
-        ("--add", location, "add the chunks to an index in a folder or at an address"),
+    target.add_argument(
+        "--save",
+        type=not_empty,
+        metavar="INDEX",
+        help="write an index to a file, a folder or an address; replaces only an index",
     )
-    field: dict[str, Any] = {"metavar": "FIELD"}
-    add_rows(
-        parser.add_argument_group("records"),
-        ("--text", field, "field or column of the text (default: text)"),
-        ("--title", field, "field or column of the title (default: title)"),
-        ("--skip-blank", SWITCH, "skip records whose text is blank or missing"),
+    target.add_argument(
+        "--add",
+        type=not_empty,
+        metavar="INDEX",
+        help="add the chunks to an index in a folder or at an address",
     )
-    add_files(parser.add_argument_group("files of folders"))
+    add = parser.add_argument_group("records").add_argument
+    add("--text", metavar="FIELD", help="field or column of the text (default: text)")
+    add("--title", metavar="FIELD", help="field or column of the title (default: title)")
+    add(
+        "--skip-blank",
+        action="store_true",
+        default=None,
+        help="skip records whose text is blank or missing",
+    )
+    add_files(parser)
     index = parser.add_argument_group("index")
     add_building(index)
-    add_rows(index, ("--encoder", FILE, "GGUF embedding model; its vectors are saved"))
+    index.add_argument(
+        "--encoder",
+        type=not_empty,
+        metavar="FILE",
+        help="GGUF embedding model; its vectors are saved",
+    )
     parser.set_defaults(reranker=None)
 
 
-@frozen
-class _BuildProgress:
-    """Shows the progress of building an index in the status line."""
+def _progress_of(
+    reader: FileReader, status: StatusLine, *, is_records: bool, has_encoder: bool
+) -> Progress:
+    """Return a function that shows the progress of building an index in the status line.
 
-    status: StatusLine
-    reader: FileReader
-    is_records: bool
-    has_encoder: bool
-
-    def show(self, n_done: int, n_total: int) -> None:
-        """Show the progress in the status line.
-
-        With an encoder, or for files of records, this is a bar; otherwise the number of files that
-        were read so far.
-
-        Args:
-            n_done: number of chunks that are encoded or indexed.
-            n_total: number of chunks that are known so far.
-        """
-        if self.has_encoder:
-            self.status.draw_share("encoding", n_done, n_total)
-        elif self.is_records:
-            self.status.draw_share("indexing", n_done, n_total)
-        else:
-            self.status.draw(self.reader.progress)
+    With an encoder, or for files of records, this is a bar with the number of chunks that are
+    encoded or indexed; otherwise the number of files that were read so far.
+    """
+    if has_encoder:
+        return partial(status.draw_share, "encoding")
+    if is_records:
+        return partial(status.draw_share, "indexing")
+    return lambda _n_done, _n_total: status.draw(reader.progress)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -102,8 +92,10 @@ def run(args: argparse.Namespace) -> int:
     location = args.add or args.save
     try:
         with load_models(args) as models:
-            progress = _BuildProgress(status, reader, is_records, models.encoder is not None)
-            n_chunks = _write(args, location, source, models, progress)
+            progress = _progress_of(
+                reader, status, is_records=is_records, has_encoder=models.encoder is not None
+            )
+            n_chunks = _write(args, location, source, models.encoder, progress)
     except InvalidRequestError as error:
         if error.field != "path":
             raise error.with_field_names({'blank="skip"': "--skip-blank"}) from None
@@ -127,8 +119,8 @@ def _write(
     args: argparse.Namespace,
     location: str,
     source: Iterable[Any],
-    models: SearchModels,
-    progress: _BuildProgress,
+    encoder: TextEncoder | None,
+    progress: Progress,
 ) -> int:
     """Build an index, or add chunks to one with ``--add``.
 
@@ -138,53 +130,31 @@ def _write(
         args: the arguments of the command.
         location: the path or address of the index.
         source: the paths of the files of records, or the chunks.
-        models: the encoder, if any.
+        encoder: the encoder of the option ``--encoder``, if any.
         progress: shows the progress.
-
-    Returns:
-        The number of chunks of the new index; with ``--add``, the number of added chunks.
-    """
-    records = {
-        "text": "text" if args.text is None else args.text,
-        "title": "title" if args.title is None else args.title,
-        "blank": "skip" if args.skip_blank else "error",
-        "n_jobs": args.jobs,
-        "progress": progress.show,
-    }
-    if args.add is not None or "://" in location or Path(location).is_dir():
-        return _write_sharded(args, location, source, records)
-    index = ChunkIndex.build(
-        source,
-        location,
-        weighting=args.weighting,
-        encoder=models.encoder,
-        encoding=args.encoding,
-        **records,
-    )
-    return len(index)
-
-
-def _write_sharded(
-    args: argparse.Namespace, location: str, source: Iterable[Any], records: dict[str, Any]
-) -> int:
-    """Build an index in a folder or at an address, or add chunks to it with ``--add``.
-
-    Args:
-        args: the arguments of the command.
-        location: the folder or the address.
-        source: as for `_write`.
-        records: further arguments of `ShardedIndex.build` and `ShardedIndex.add_source`.
 
     Returns:
         The number of chunks of the new index; with ``--add``, the number of added chunks.
 
     Raises:
-        InvalidRequestError: ``--encoder`` is given, or the folder has files of another kind.
+        InvalidRequestError: ``--encoder`` is given for an index in shards, or the folder has files
+            of another kind.
     """
+    records: dict[str, Any] = {
+        "text": "text" if args.text is None else args.text,
+        "title": "title" if args.title is None else args.title,
+        "blank": "skip" if args.skip_blank else "error",
+        "n_jobs": args.jobs,
+        "progress": progress,
+    }
+    scheme = {"weighting": args.weighting, "encoding": args.encoding}
+    is_sharded = args.add is not None or "://" in location or Path(location).is_dir()
+    if not is_sharded:
+        return len(ChunkIndex.build(source, location, encoder=encoder, **scheme, **records))
     from relevance_gen.shards.sharded_index import ShardedIndex
     from relevance_gen.shards.versions import holds_index
 
-    if args.encoder is not None:
+    if encoder is not None:
         rule = "cannot be used: an index in a folder or at an address stores no vectors"
         raise InvalidRequestError(rule, "--encoder")
     if args.add is not None:
@@ -195,11 +165,7 @@ def _write_sharded(
         raise InvalidRequestError.must_be(
             "--save", "a new file, an index or an empty folder", location
         )
-    return len(
-        ShardedIndex.build(
-            source, location, weighting=args.weighting, encoding=args.encoding, **records
-        )
-    )
+    return len(ShardedIndex.build(source, location, **scheme, **records))
 
 
 def _has_records(args: argparse.Namespace, paths: Sequence[str]) -> bool:
@@ -214,12 +180,8 @@ def _has_records(args: argparse.Namespace, paths: Sequence[str]) -> bool:
         other = next(path for path in paths if path not in records)
         message = f"{records[0]} holds records, and {other} does not: index them separately"
         raise InvalidRequestError(visible(message))
-    is_set = {
-        "--text": args.text is not None,
-        "--title": args.title is not None,
-        "--skip-blank": args.skip_blank,
-    }
-    if not records and any(is_set.values()):
-        names = " and ".join(name for name in is_set if is_set[name])
+    given = [name for name in _RECORD_OPTIONS if getattr(args, name) is not None]
+    if given and not records:
+        names = " and ".join(map(option_flag, given))
         raise InvalidRequestError(f"only files of records take {names}; name {_RECORD_FILES}")
     return bool(records)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from relevance_gen.agents.roots import name_folders
 from relevance_gen.cli.arguments import not_empty
@@ -17,8 +17,6 @@ from relevance_gen.types import SearchResponse
 
 if TYPE_CHECKING:
     from relevance_gen.agents.tools import NamedSearches, RefreshIndex
-
-_PACKAGE = "mcp"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,14 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=not_empty,
         help="a folder to search (default: the working folder, unless there is an --index)",
     )
-    index: dict[str, Any] = {
-        "action": "append",
-        "default": [],
-        "type": not_empty,
-        "metavar": "NAME=LOCATION",
-    }
-    purpose = "an index to search by name, as for relevance-gen serve (repeatable)"
-    parser.add_argument("--index", **index, help=purpose)
+    parser.add_argument(
+        "--index",
+        action="append",
+        default=[],
+        type=not_empty,
+        metavar="NAME=LOCATION",
+        help="an index to search by name, as for relevance-gen serve (repeatable)",
+    )
     add_model(parser)
 
 
@@ -50,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
     The tool ``ask`` is offered only if the arguments choose a model.
     """
-    if find_spec(_PACKAGE) is None:
+    if find_spec("mcp") is None:
         raise InvalidRequestError(f"this command needs a package: {to_install('mcp')}")
     indexes, refresh = _open_indexes(args.index) if args.index else ({}, _no_refresh)
     roots = name_folders(args.folders or ([] if indexes else ["."]))

@@ -8,6 +8,7 @@ import stat
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -15,6 +16,7 @@ from attrs import frozen
 
 from relevance_gen.cli.arguments import STDIN
 from relevance_gen.cli.file_reader import FileReader
+from relevance_gen.cli.models import option_flag
 from relevance_gen.cli.terminal import StatusLine, visible
 from relevance_gen.documents.reading import INCOMPLETE
 from relevance_gen.documents.walker import Selection, Walker
@@ -28,11 +30,11 @@ _WORKING_FOLDER: Final = "."
 _MAX_FILES: Final = 1_000_000
 """Maximum number of files in a folder that is searched."""
 _BUILD_DEFAULTS: Final[dict[str, object]] = {
-    "--glob": [], "--type": [], "--hidden": False, "--no-ignore": False, "--follow": False,
-    "--max-chars": 1000, "--weighting": "pivoted", "--jobs": None, "--no-cache": False,
+    "glob": [], "type": [], "hidden": False, "no_ignore": False, "follow": False,
+    "max_chars": 1000, "weighting": "pivoted", "jobs": None, "no_cache": False,
 }  # fmt: skip
 """Defaults of the options that a saved index does not accept."""
-_FOLDER_OPTIONS: Final = ("--glob", "--type", "--hidden", "--no-ignore", "--follow")
+_FOLDER_OPTIONS: Final = ("glob", "type", "hidden", "no_ignore", "follow")
 
 
 @frozen
@@ -52,9 +54,17 @@ class OpenedIndex:
     has_folders: bool = False
 
 
-def load(
+def open_index(
     args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None
 ) -> OpenedIndex:
+    """Open the saved index of the option ``--index``; without the option, build an index of files.
+
+    The arguments are as for `_load`.
+    """
+    return _build(args, status) if args.index is None else _load(args, status, encoder)
+
+
+def _load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None) -> OpenedIndex:
     """Open the saved index of the option ``--index``.
 
     Warns of each file that was read only in part when the index was built.
@@ -70,7 +80,9 @@ def load(
             that only apply when an index is built from files.
     """
     changed = [
-        option for option, default in _BUILD_DEFAULTS.items() if _value(args, option) != default
+        option_flag(name)
+        for name, default in _BUILD_DEFAULTS.items()
+        if getattr(args, name) != default
     ]
     if args.paths:
         changed.insert(0, "FILE")
@@ -78,7 +90,7 @@ def load(
         surplus = " and ".join(changed)
         raise InvalidRequestError(f"--index searches a saved index: leave out {surplus}")
     try:
-        index = _load(args, status, encoder)
+        index = _read(args, status, encoder)
     except RelevanceGenError:
         raise
     except OSError as error:
@@ -93,30 +105,28 @@ def load(
     return OpenedIndex(index, args.index, has_failed=bool(warnings))
 
 
-def _load(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None) -> ChunkIndex:
+def _read(args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None) -> ChunkIndex:
+    """Open the index in a file, or the sharded index in a folder or at an address.
+
+    A sharded index has no vectors.
+    """
     if "://" in args.index or Path(args.index).is_dir():
-        return _load_shards(args)
-    if encoder is not None:
-        try:
-            return ChunkIndex.load(args.index, encoding=args.encoding, encoder=encoder)
-        except InvalidRequestError as error:
-            if error.field != "encoder":
-                raise
-            status.print(
-                f"{args.index} holds no vectors of this encoder, so the best chunks are encoded now"
-            )
+        from relevance_gen.shards.sharded_index import VersionReader
+
+        reader = VersionReader(args.index, args.encoding)
+        return reader.open(reader.versions.read())
+    try:
+        return ChunkIndex.load(args.index, encoding=args.encoding, encoder=encoder)
+    except InvalidRequestError as error:
+        if error.field != "encoder":
+            raise
+    status.print(
+        f"{args.index} holds no vectors of this encoder, so the best chunks are encoded now"
+    )
     return ChunkIndex.load(args.index, encoding=args.encoding)
 
 
-def _load_shards(args: argparse.Namespace) -> ChunkIndex:
-    """Open a sharded index, in a folder or at an address; it has no vectors."""
-    from relevance_gen.shards.sharded_index import VersionReader
-
-    reader = VersionReader(args.index, args.encoding)
-    return reader.open(reader.versions.read())
-
-
-def build(args: argparse.Namespace, status: StatusLine) -> OpenedIndex:
+def _build(args: argparse.Namespace, status: StatusLine) -> OpenedIndex:
     """Return an index of the files and folders that the arguments name.
 
     For a single folder, this is the current state of a `FolderIndex`, which can be cached on disk;
@@ -140,7 +150,7 @@ def build(args: argparse.Namespace, status: StatusLine) -> OpenedIndex:
             weighting=args.weighting,
             encoding=args.encoding,
             n_jobs=args.jobs,
-            progress=lambda done, total: status.draw_share("indexing", done, total),
+            progress=partial(status.draw_share, "indexing"),
         )
     finally:
         status.clear()
@@ -150,9 +160,7 @@ def build(args: argparse.Namespace, status: StatusLine) -> OpenedIndex:
 
 def file_reader(args: argparse.Namespace, status: StatusLine) -> FileReader:
     """Return a reader of the files that the options select; it prints warnings to `status`."""
-    selection = Selection(
-        args.hidden, args.no_ignore, args.follow, tuple(args.glob), tuple(args.type)
-    )
+    selection = Selection(args.hidden, args.no_ignore, args.follow, args.glob, args.type)
     return FileReader(
         Walker(selection, lambda path, reason: status.print(f"{path}: {reason}")),
         status.print,
@@ -202,10 +210,6 @@ def _open_folder(args: argparse.Namespace, path: str, status: StatusLine) -> Ope
     )
 
 
-def _value(args: argparse.Namespace, option: str) -> object:
-    return getattr(args, option.removeprefix("--").replace("-", "_"))
-
-
 def input_paths(args: argparse.Namespace) -> list[str]:
     """Return the files and folders to search: the paths in the arguments.
 
@@ -252,7 +256,7 @@ def _default_path(args: argparse.Namespace) -> str:
     ``/dev/null`` as standard input.
     """
     if sys.stdin is None or any(
-        _value(args, option) != _BUILD_DEFAULTS[option] for option in _FOLDER_OPTIONS
+        getattr(args, name) != _BUILD_DEFAULTS[name] for name in _FOLDER_OPTIONS
     ):
         return _WORKING_FOLDER
     try:

@@ -14,13 +14,12 @@ from functools import partial
 from typing import Any, Final, get_args
 
 from relevance_gen.asking.compression import compress
-from relevance_gen.cli.arguments import add_rows, not_empty, quote, read_condition
-from relevance_gen.cli.opened_index import OpenedIndex, build, load
+from relevance_gen.cli.arguments import not_empty, quote, read_condition
+from relevance_gen.cli.opened_index import OpenedIndex, open_index
 from relevance_gen.cli.results import ResultPrinter
 from relevance_gen.cli.terminal import StatusLine, write_json
 from relevance_gen.documents.filetypes import listing
 from relevance_gen.errors import pluralize
-from relevance_gen.index.passages import TextEncoder
 from relevance_gen.retrieval.params import SearchModels, SearchParams
 from relevance_gen.retrieval.stages.neighbors import MAX_NEIGHBORS
 from relevance_gen.types import Chunk, SearchResponse, WeightingName
@@ -45,12 +44,6 @@ def _n_jobs(text: str) -> int:
     return -1 if text == "-1" else _count(text)
 
 
-_NUMBER: Final[dict[str, Any]] = {"type": _count, "metavar": "N"}
-FILE: Final[dict[str, Any]] = {"type": not_empty, "metavar": "FILE"}
-_REPEATABLE: Final[dict[str, Any]] = {"action": "append", "default": []}
-SWITCH: Final[dict[str, Any]] = {"action": "store_true"}
-
-
 class _TypeList(argparse.Action):
     """The action of ``--type-list``: it prints the types that ``--type`` accepts, and exits."""
 
@@ -66,30 +59,28 @@ class _TypeList(argparse.Action):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to `parser`."""
     parser.epilog = "Exit status: 0 if there are results, 1 if there are none, 2 on errors."
-    results = add_search_arguments(parser, top_n=10, json="the response")
-    sort: dict[str, Any] = {"choices": ("score", "position"), "default": "score"}
-    add_rows(
-        results,
-        ("--sort", sort, "sort by score or by position in the files (default: %(default)s)"),
-        (
-            "--rank-passages",
-            SWITCH,
-            "in a folder, rank passages instead of files with the best passage of each",
-        ),
-        (
-            "--max-tokens",
-            _NUMBER,
-            "show only the most relevant sentences of the results, up to N tokens",
-        ),
+    add = add_search_arguments(parser, top_n=10, json="the response").add_argument
+    add(
+        "--sort",
+        choices=("score", "position"),
+        default="score",
+        help="sort by score or by position in the files (default: %(default)s)",
+    )
+    add(
+        "--rank-passages",
+        action="store_true",
+        help="in a folder, rank passages instead of files with the best passage of each",
+    )
+    add(
+        "--max-tokens",
+        type=_count,
+        metavar="N",
+        help="show only the most relevant sentences of the results, up to N tokens",
     )
 
 
 def add_search_arguments(
-    parser: argparse.ArgumentParser,
-    *,
-    top_n: int,
-    json: str,
-    default_neighbors: int | None = 0,
+    parser: argparse.ArgumentParser, *, top_n: int, json: str, default_neighbors: int | None = 0
 ) -> argparse._ArgumentGroup:
     """Add the arguments of commands that search files, and return the argument group "results".
 
@@ -105,52 +96,77 @@ def add_search_arguments(
     )
     add_paths(parser)
     results = parser.add_argument_group("results")
-    where = (
-        "search only chunks with this metadata (path, first_line, last_line, page, slide, sheet, "
-        "chapter, start, end); several values of a key are alternatives, and bounds such as "
-        "'page>=10' form one range (repeatable)"
+    add = results.add_argument
+    add(
+        "-n",
+        "--top-n",
+        type=_count,
+        metavar="N",
+        default=top_n,
+        help="maximum number of results (default: %(default)s)",
     )
-    distinct = "show only the best result for each value of this metadata key (such as path)"
-    lines: dict[str, Any] = {
-        "type": partial(_count, low=0),
-        "default": 4,
-        "metavar": "N",
-    }
-    neighbors: dict[str, Any] = {
-        "type": int,
-        "choices": range(MAX_NEIGHBORS + 1),
-        "default": default_neighbors,
-    }
-    color: dict[str, Any] = {"choices": ("auto", "always", "never"), "default": "auto"}
-    no_correction: dict[str, Any] = {"dest": "correct_spelling", "action": "store_false"}
-    add_rows(
-        results,
-        (
-            "-n --top-n",
-            _NUMBER | {"default": top_n},
-            "maximum number of results (default: %(default)s)",
-        ),
-        ("--where", _REPEATABLE | {"type": read_condition, "metavar": "KEY=VALUE"}, where),
-        ("--distinct", {"metavar": "KEY"}, distinct),
-        ("--fill", SWITCH, "show also passages that share nothing with the question, up to N"),
-        (
-            "--neighbors",
-            neighbors,
-            "distance at which passages of a file lend score to each other",
-        ),
-        ("--lines", lines, "lines to show of each result, 0 for all (default: %(default)s)"),
-        ("--color", color, "highlight the words of the question (default: %(default)s)"),
-        ("--encoder", FILE, "GGUF embedding model for semantic search"),
-        ("--reranker", FILE, "GGUF reranker for the 20 best results"),
-        ("--no-spelling-correction", no_correction, "disable spelling correction"),
-        ("--json", SWITCH, f"print {json} as JSON, with file positions as metadata"),
+    add(
+        "--where",
+        action="append",
+        default=[],
+        type=read_condition,
+        metavar="KEY=VALUE",
+        help="search only chunks with this metadata (path, first_line, last_line, page, slide, "
+        "sheet, chapter, start, end); several values of a key are alternatives, and bounds such as "
+        "'page>=10' form one range (repeatable)",
     )
-    add_files(parser.add_argument_group("files of folders"))
+    add(
+        "--distinct",
+        metavar="KEY",
+        help="show only the best result for each value of this metadata key (such as path)",
+    )
+    add(
+        "--fill",
+        action="store_true",
+        help="show also passages that share nothing with the question, up to N",
+    )
+    add(
+        "--neighbors",
+        type=int,
+        choices=range(MAX_NEIGHBORS + 1),
+        default=default_neighbors,
+        help="distance at which passages of a file lend score to each other",
+    )
+    add(
+        "--lines",
+        type=partial(_count, low=0),
+        metavar="N",
+        default=4,
+        help="lines to show of each result, 0 for all (default: %(default)s)",
+    )
+    add(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="highlight the words of the question (default: %(default)s)",
+    )
+    add(
+        "--encoder", type=not_empty, metavar="FILE", help="GGUF embedding model for semantic search"
+    )
+    add("--reranker", type=not_empty, metavar="FILE", help="GGUF reranker for the 20 best results")
+    add(
+        "--no-spelling-correction",
+        dest="correct_spelling",
+        action="store_false",
+        help="disable spelling correction",
+    )
+    add(
+        "--json", action="store_true", help=f"print {json} as JSON, with file positions as metadata"
+    )
+    add_files(parser)
     index = parser.add_argument_group("index")
-    add_rows(
-        index,
-        ("--index", FILE | {"metavar": "INDEX"}, "search a saved index instead of files"),
-        ("--no-cache", SWITCH, "read all files of a folder again, and do not cache its index"),
+    index.add_argument(
+        "--index", type=not_empty, metavar="INDEX", help="search a saved index instead of files"
+    )
+    index.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="read all files of a folder again, and do not cache its index",
     )
     add_building(index)
     return results
@@ -174,41 +190,60 @@ def add_paths(parser: argparse.ArgumentParser, before: str = "") -> None:
     )
 
 
-def add_files(group: argparse._ArgumentGroup) -> None:
+def add_files(parser: argparse.ArgumentParser) -> None:
     """Add the options that select files of a folder."""
-    glob = "include only files that match, or exclude them with ! before the glob (repeatable)"
-    file_type = "include only files of this type, such as py, md, pdf or docs (repeatable)"
-    add_rows(
-        group,
-        ("-g --glob", _REPEATABLE | {"metavar": "GLOB"}, glob),
-        ("-t --type", _REPEATABLE | {"metavar": "TYPE"}, file_type),
-        ("--type-list", {"action": _TypeList, "nargs": 0}, "list the file types and exit"),
-        ("--hidden", SWITCH, "include files whose name begins with a dot"),
-        ("--no-ignore", SWITCH, "include files that .gitignore and .ignore exclude"),
-        ("-L --follow", SWITCH, "follow symbolic links"),
+    add = parser.add_argument_group("files of folders").add_argument
+    add(
+        "-g",
+        "--glob",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="include only files that match, or exclude them with ! before the glob (repeatable)",
     )
+    add(
+        "-t",
+        "--type",
+        action="append",
+        default=[],
+        metavar="TYPE",
+        help="include only files of this type, such as py, md, pdf or docs (repeatable)",
+    )
+    add("--type-list", action=_TypeList, nargs=0, help="list the file types and exit")
+    add("--hidden", action="store_true", help="include files whose name begins with a dot")
+    add(
+        "--no-ignore", action="store_true", help="include files that .gitignore and .ignore exclude"
+    )
+    add("-L", "--follow", action="store_true", help="follow symbolic links")
 
 
 def add_building(group: argparse._ArgumentGroup) -> None:
     """Add the options of building an index."""
-    weighting: dict[str, Any] = {"choices": get_args(WeightingName), "default": "pivoted"}
-    encoding: dict[str, Any] = {"type": not_empty, "metavar": "NAME|FILE"}
-    jobs: dict[str, Any] = {"type": _n_jobs, "metavar": "N"}
-    max_chars = _NUMBER | {"default": 1000}
-    add_rows(
-        group,
-        ("--max-chars", max_chars, "maximum characters of a chunk (default: %(default)s)"),
-        (
-            "--weighting",
-            weighting,
-            "scoring scheme: pivoted, or cosine (textbook TF-IDF) (default: %(default)s)",
-        ),
-        (
-            "--encoding",
-            encoding,
-            "tiktoken encoding or rank file for counting tokens (default: the embedded one)",
-        ),
-        ("--jobs", jobs, "number of processes that build the index, -1 for one per core"),
+    add = group.add_argument
+    add(
+        "--max-chars",
+        type=_count,
+        metavar="N",
+        default=1000,
+        help="maximum characters of a chunk (default: %(default)s)",
+    )
+    add(
+        "--weighting",
+        choices=get_args(WeightingName),
+        default="pivoted",
+        help="scoring scheme: pivoted, or cosine (textbook TF-IDF) (default: %(default)s)",
+    )
+    add(
+        "--encoding",
+        type=not_empty,
+        metavar="NAME|FILE",
+        help="tiktoken encoding or rank file for counting tokens (default: the embedded one)",
+    )
+    add(
+        "--jobs",
+        type=_n_jobs,
+        metavar="N",
+        help="number of processes that build the index, -1 for one per core",
     )
 
 
@@ -270,16 +305,6 @@ def _print_sentences(response: SearchResponse, args: argparse.Namespace) -> None
     for rank, sentences in groups:
         ranges = [(sentence.start, sentence.end) for sentence in sentences]
         sys.stdout.write(printer.format(response[rank], ranges=ranges))
-
-
-def open_index(
-    args: argparse.Namespace, status: StatusLine, encoder: TextEncoder | None = None
-) -> OpenedIndex:
-    """Open the saved index of the option ``--index``; without the option, build an index of files.
-
-    The arguments are as for `load`.
-    """
-    return build(args, status) if args.index is None else load(args, status, encoder)
 
 
 @contextmanager
