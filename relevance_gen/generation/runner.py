@@ -267,13 +267,9 @@ class Runner:
         request = wire.structure(GenerationRequest, {"text": "", **fields})
         tool_definitions = tools_of(tools)
         choice = choice_of(tool_choice, tool_definitions, is_parallel=parallel_tool_calls)
-        schema_fields = {}
-        for index, (tool, definition) in enumerate(zip(tools, tool_definitions, strict=True)):
-            infix = "" if isinstance(tool, ToolDefinition) else ".function"
-            schema_fields[definition.name] = f"tools[{index}]{infix}.parameters"
         variables = {} if template_variables is None else template_variables
         conversation = Conversation(
-            messages, tool_definitions, choice, variables, {}, continues, schema_fields
+            messages, tool_definitions, choice, variables, continues=continues
         )
         rendered = self.render_chat(conversation, request, chat_template=chat_template)
         context = attrs.evolve(_CHAT_CONTEXT, output_format=rendered.output_format)

@@ -136,7 +136,7 @@ def render_chat(
     reasoning_end = ""
     if reasoning is not None and output_format.starts_with_reasoning:
         reasoning_end = reasoning.ends[0]
-    grammar = grammar_fields(conversation, request, output_format.tool_calls, reasoning_end)
+    grammar = grammar_fields(conversation, request, tool_calls, reasoning_end)
     return RenderedChat(attrs.evolve(request, text=text, **grammar), output_format)
 
 

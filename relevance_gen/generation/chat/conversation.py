@@ -40,6 +40,10 @@ _object_schema = checks.Rule(
     "a JSON schema of an object",
     lambda value: isinstance(value, Mapping) and value.get("type", "object") == "object",
 )
+_tool_list = checks.Rule(
+    f"a list of at most {MAX_TOOLS} tools",
+    lambda value: checks.sequence.is_allowed(value) and len(value) <= MAX_TOOLS,
+)
 
 
 def _as_object_schema(schema: Any) -> Any:
@@ -56,6 +60,8 @@ class ToolDefinition:
         parameters: a JSON schema of its arguments, which are an object.
         strict: whether its arguments must match that schema even if the model is free to call it or
             not.
+        schema_field: the request field that holds `parameters`, for error messages; empty until
+            `tools_of` or `tool_of` sets it. Comparisons ignore it.
     """
 
     name: str = field(validator=_tool_name)
@@ -66,6 +72,7 @@ class ToolDefinition:
         validator=_object_schema,
     )
     strict: bool = field(default=False, validator=checks.flag)
+    schema_field: str = field(default="", eq=False)
 
     def to_template_value(self) -> dict[str, Any]:
         """Return the tool as chat templates read it, in the format of transformers."""
@@ -104,8 +111,6 @@ class Conversation:
         required: for each variable that the template must use because the answer depends on it, the
             name of the request field that sets it.
         continues: whether the model continues the last message.
-        schema_fields: for each tool name, the request field that holds the schema of the tool's
-            parameters; used in errors.
     """
 
     messages: Sequence[ChatMessage]
@@ -114,7 +119,6 @@ class Conversation:
     variables: Mapping[str, Any] = field(factory=dict)
     required: Mapping[str, str] = field(factory=dict)
     continues: bool = False
-    schema_fields: Mapping[str, str] = field(factory=dict)
 
     @property
     def callable_tools(self) -> tuple[ToolDefinition, ...]:
@@ -215,37 +219,33 @@ def check_calls(message: ChatMessage, path: str) -> None:
                 raise InvalidRequestError.must_be(call_path, allowed, call)
 
 
-def tools_of(values: object) -> tuple[ToolDefinition, ...]:
+def tools_of(values: Any) -> tuple[ToolDefinition, ...]:
     """Parse a list of `ToolDefinition` or of OpenAI's ``{"type": "function", "function": {…}}``.
 
     Raises:
         InvalidRequestError: a tool is invalid, two tools have the same name, or there are more than
             512.
     """
-    is_list = isinstance(values, Sequence) and not isinstance(values, str | bytes)
-    if not is_list or len(values) > MAX_TOOLS:  # type: ignore[arg-type]
-        raise InvalidRequestError.must_be("tools", f"a list of at most {MAX_TOOLS} tools", values)
-    tools: list[ToolDefinition] = []
-    for index, value in enumerate(values):  # type: ignore[arg-type, var-annotated]
-        is_parsed = isinstance(value, ToolDefinition)
-        tools.append(value if is_parsed else _function_tool(value, f"tools[{index}]"))
-    names: set[str] = set()
-    for index, tool in enumerate(tools):
-        if tool.name in names:
-            raise InvalidRequestError(
-                f"must have a unique name, got {tool.name} again", f"tools[{index}]"
-            )
-        names.add(tool.name)
-    return tuple(tools)
+    _tool_list.check("tools", values)
+    tools: dict[str, ToolDefinition] = {}
+    for index, value in enumerate(values):
+        path = f"tools[{index}]"
+        tool = _tool_definition(value, path)
+        if tool.name in tools:
+            raise InvalidRequestError(f"must have a unique name, got {tool.name} again", path)
+        tools[tool.name] = tool
+    return tuple(tools.values())
 
 
-def _function_tool(value: object, path: str) -> ToolDefinition:
-    if not isinstance(value, Mapping) or value.get("type") != "function":
-        tool_type = value.get("type") if isinstance(value, Mapping) else value
-        raise InvalidRequestError.must_be(
-            path, 'an object of type "function": other tools are not supported', tool_type
-        )
-    return tool_of(value.get("function"), f"{path}.function")
+def _tool_definition(value: object, path: str) -> ToolDefinition:
+    if isinstance(value, ToolDefinition):
+        return attrs.evolve(value, schema_field=value.schema_field or f"{path}.parameters")
+    tool_type = value.get("type") if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping) and tool_type == "function":
+        return tool_of(value.get("function"), f"{path}.function")
+    raise InvalidRequestError.must_be(
+        path, 'an object of type "function": other tools are not supported', tool_type
+    )
 
 
 def tool_of(value: object, path: str) -> ToolDefinition:
@@ -256,7 +256,8 @@ def tool_of(value: object, path: str) -> ToolDefinition:
     Raises:
         InvalidRequestError: `value` is not such an object.
     """
-    return wire.structure(ToolDefinition, value, path=path, is_lenient=True)
+    tool = wire.structure(ToolDefinition, value, path=path, is_lenient=True)
+    return attrs.evolve(tool, schema_field=f"{path}.parameters")
 
 
 def choice_of(

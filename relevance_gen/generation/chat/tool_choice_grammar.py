@@ -42,7 +42,7 @@ after a backslash, so that matching takes linear time.
 def grammar_fields(
     conversation: Conversation,
     request: GenerationRequest,
-    tool_calls: ToolCallFormat | None,
+    tool_calls: ToolCallFormat,
     reasoning_end: str,
 ) -> dict[str, Any]:
     """Return a grammar that permits only valid turns, as fields that replace fields of `request`.
@@ -59,7 +59,7 @@ def grammar_fields(
     Args:
         conversation: the tools, and which of them must be called.
         request: may constrain the answer.
-        tool_calls: the format of calls; None if the model may not call tools.
+        tool_calls: the format of calls.
         reasoning_end: the text that ends the reasoning at the start of the turn; empty if the turn
             starts without reasoning.
 
@@ -69,13 +69,14 @@ def grammar_fields(
     """
     field = next((name for name in GRAMMAR_FIELDS if getattr(request, name) is not None), None)
     choice = conversation.choice
-    tools = conversation.callable_tools if tool_calls else ()
-    has_strict_tool = any(tool.strict for tool in tools)
+    tools = conversation.callable_tools
     must_call = bool(tools) and choice.mode == "required"
-    restricts_calls = bool(tools) and (
-        field is not None or not choice.is_parallel or has_strict_tool
-    )
-    if not must_call and not restricts_calls and not (reasoning_end and field):
+    enforces_schemas = must_call or any(tool.strict for tool in tools)
+    if tools:
+        permits_any_turn = field is None and choice.is_parallel and not enforces_schemas
+    else:
+        permits_any_turn = field is None or not reasoning_end
+    if permits_any_turn:
         return {}
 
     rules = ["start: turn"]
@@ -88,14 +89,13 @@ def grammar_fields(
         ]
     if field is not None and not must_call:
         rules.append(_answer_rules(request, field))
-    if not tools or tool_calls is None:
-        rules.append("turn: answer")
-    else:
-        schema_fields = None
-        if must_call or has_strict_tool:
-            schema_fields = conversation.schema_fields
-        rules += _call_rules(tools, tool_calls, schema_fields, is_parallel=choice.is_parallel)
+    if tools:
+        rules += _call_rules(
+            tools, tool_calls, enforces_schemas=enforces_schemas, is_parallel=choice.is_parallel
+        )
         rules += _turn_rules(tool_calls, must_call=must_call, has_answer=field is not None)
+    else:
+        rules.append("turn: answer")
     field_name = "tools" if tools else str(field)
     grammar = FIELD_COMMENT.format(field_name) + "\n".join(rules)
     if len(grammar) > MAX_GRAMMAR_CHARACTERS:
@@ -108,8 +108,8 @@ def grammar_fields(
 def _call_rules(
     tools: Sequence[ToolDefinition],
     tool_calls: ToolCallFormat,
-    schema_fields: Mapping[str, str] | None,
     *,
+    enforces_schemas: bool,
     is_parallel: bool,
 ) -> list[str]:
     """Return the rules of tool calls.
@@ -120,9 +120,8 @@ def _call_rules(
     Args:
         tools: the tools that may be called.
         tool_calls: the format of calls.
-        schema_fields: for each tool name, the request field that an error message names if the
-            tool's schema is wrong; then arguments must match the schemas of the tools. None if
-            arguments can be any JSON object.
+        enforces_schemas: whether arguments must match the schemas of the tools; otherwise they can
+            be any JSON object.
         is_parallel: whether a turn may contain several calls.
     """
     between = _lark_string(tool_calls.between_calls + tool_calls.before_name)
@@ -135,10 +134,9 @@ def _call_rules(
     ]
     for index, tool in enumerate(tools):
         schema: Mapping[str, Any] = {"type": "object", "x-guidance": _PYTHON_JSON_STYLE}
-        if schema_fields is not None:
+        if enforces_schemas:
             schema = _arguments_schema(tool)
-            schema_field = schema_fields.get(tool.name, "tools")
-            rules.append(FIELD_COMMENT.format(schema_field).rstrip())
+            rules.append(FIELD_COMMENT.format(tool.schema_field or "tools").rstrip())
         before = _lark_string(tool.name + tool_calls.before_arguments)
         after = _lark_string(tool_calls.after_arguments)
         rules.append(f"one{index}: {before} %json {json.dumps(schema)} {after}".rstrip())

@@ -26,7 +26,6 @@ from relevance_gen.serve.adapters.shared import (
     new_generation,
     parse_arguments,
     refuse_fields,
-    schema_fields,
     unsupported,
 )
 from relevance_gen.serve.services.embedding import EmbeddingTask, LongTexts
@@ -161,15 +160,14 @@ class OllamaRequest(OllamaShowRequest):
         if isinstance(self.think, str):
             variables["reasoning_effort"] = self.think
         # Clients may omit the type of a tool.
-        definitions = tools_of(
-            [{"type": "function", **tool} if isinstance(tool, dict) else tool for tool in tools]
-        )
+        typed_tools = [
+            {"type": "function", **tool} if isinstance(tool, dict) else tool for tool in tools
+        ]
         return Conversation(
             messages,
-            definitions,
+            tools_of(typed_tools),
             variables=variables,
             required=dict.fromkeys(variables, "think") if self.think else {},
-            schema_fields=schema_fields(definitions),
         )
 
     def _schema(self) -> Any:

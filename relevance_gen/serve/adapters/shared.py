@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.chat.conversation import ToolDefinition
 from relevance_gen.types import GenerationRequest
 from relevance_gen.wire import JsonObject
 
@@ -53,11 +52,6 @@ def new_generation(text: str, names: Mapping[str, str], **fields: Any) -> Genera
         return GenerationRequest(text, **fields)
     except InvalidRequestError as error:
         raise error.with_field_names(names) from None
-
-
-def schema_fields(tools: Sequence[ToolDefinition]) -> dict[str, str]:
-    """Return for each tool name the field with the tool's JSON schema; see `Conversation`."""
-    return {tool.name: f"tools[{index}].function.parameters" for index, tool in enumerate(tools)}
 
 
 def parse_arguments(text: str) -> JsonObject | None:

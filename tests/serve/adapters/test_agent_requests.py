@@ -64,7 +64,7 @@ def test_codex_request_offers_functions_under_flat_names() -> None:
     patch = conversation.tools[1]
     assert patch.parameters["required"] == ["input"]
     assert patch.description.endswith('start: "*** Begin Patch" LF "*** End Patch"')
-    assert conversation.schema_fields["mcp__search__search"] == "tools[6].tools[0].parameters"
+    assert conversation.tools[3].schema_field == "tools[6].tools[0].parameters"
 
 
 def test_codex_history_names_functions_as_they_are_offered() -> None:
@@ -199,7 +199,7 @@ def test_billing_line_of_claude_code_does_not_change_the_prompt() -> None:
     assert task.conversation == other_task.conversation
     assert task.conversation.messages[0]["content"] == "You are Claude Code."
     assert [tool.name for tool in task.conversation.tools] == ["Bash"]
-    assert task.conversation.schema_fields == {"Bash": "tools[1].input_schema"}
+    assert task.conversation.tools[0].schema_field == "tools[1].input_schema"
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_results_of_tools_refer_to_calls_in_order() -> None:
     assert [made["id"] for made in turn["tool_calls"]] == ["call0", "mine"]
     assert (first["tool_call_id"], first["name"]) == ("call0", "search")
     assert second["tool_call_id"] == "mine"
-    assert conversation.schema_fields == {"search": "tools[0].function.parameters"}
+    assert conversation.tools[0].schema_field == "tools[0].function.parameters"
 
 
 @pytest.mark.parametrize(

@@ -94,12 +94,12 @@ class MessagesRequest:
             turn_of("system", turns)["content"] += _system_texts(self.system)
         for index, message in enumerate(self.messages):
             _add_message(message, turns, f"messages[{index}]")
-        definitions = {
-            f"tools[{index}]": _tool(tool, f"tools[{index}]")
+        definitions = [
+            _tool(tool, f"tools[{index}]")
             for index, tool in enumerate(self.tools)
             if not (isinstance(tool, dict) and _HOSTED_TOOLS.fullmatch(str(tool.get("type"))))
-        }
-        tools = tools_of([*definitions.values()])
+        ]
+        tools = tools_of(definitions)
         choice = ToolChoice() if self.tool_choice is None else _choice(self.tool_choice, tools)
         return Conversation(
             messages_of(turns),
@@ -107,7 +107,6 @@ class MessagesRequest:
             choice=choice,
             variables=self._template_variables(),
             continues=turns[-1]["role"] == "assistant" and not turns[-1]["tool_calls"],
-            schema_fields={tool.name: f"{path}.input_schema" for path, tool in definitions.items()},
         )
 
     def _template_variables(self) -> JsonObject:
@@ -310,10 +309,11 @@ def _tool(tool: object, path: str) -> ToolDefinition:
         allowed = 'an object with a name and an input_schema, of type "custom" or without a type'
         raise InvalidRequestError.must_be(path, allowed, kind)
     try:
-        return tool_of({**tool, "parameters": tool.get("input_schema")}, path)
+        definition = tool_of({**tool, "parameters": tool.get("input_schema")}, path)
     except InvalidRequestError as error:
         field = (error.field or path).replace(".parameters", ".input_schema")
         raise error.with_field(field) from None
+    return attrs.evolve(definition, schema_field=f"{path}.input_schema")
 
 
 def _choice(tool_choice: JsonObject, tools: Sequence[ToolDefinition]) -> ToolChoice:

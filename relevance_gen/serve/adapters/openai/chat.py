@@ -30,7 +30,7 @@ from relevance_gen.serve.adapters.openai.requests import (
     SamplingRequest,
     read_as,
 )
-from relevance_gen.serve.adapters.shared import Operation, schema_fields, unsupported
+from relevance_gen.serve.adapters.shared import Operation, unsupported
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
 from relevance_gen.wire import JsonObject
@@ -124,7 +124,6 @@ class ChatRequest(SamplingRequest):
             variables=variables,
             required=required,
             continues=self.continue_final_message,
-            schema_fields=schema_fields(tools),
         )
 
 

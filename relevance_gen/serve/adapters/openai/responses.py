@@ -108,7 +108,6 @@ class ResponsesRequest(SamplingRequest):
             tools,
             choice=choice_of(tool_choice, tools, is_parallel=self.parallel_tool_calls),
             variables=self._template_variables(),
-            schema_fields={tool.function.name: f"{tool.path}.parameters" for tool in client_tools},
         )
 
     def _template_variables(self) -> JsonObject:

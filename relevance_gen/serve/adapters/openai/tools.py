@@ -39,14 +39,12 @@ class ClientTool:
 
     Attributes:
         function: the function that the model is offered.
-        path: the field that holds the tool.
         name: the client's name of the tool.
         namespace: the namespace that contains it, if any.
         is_custom: whether it takes a text instead of arguments.
     """
 
     function: ToolDefinition
-    path: str
     name: str
     namespace: str | None
     is_custom: bool
@@ -93,7 +91,7 @@ def client_tools(
                 name = tool_of(tool, tool_path).name
                 tool = {**tool, "name": function_name({"name": name, "namespace": namespace})}
                 function = tool_of(tool, tool_path)
-                yield ClientTool(function, tool_path, name, namespace, is_custom)
+                yield ClientTool(function, name, namespace, is_custom)
             case {"type": "namespace", "name": str(name), "tools": [*tools]} if namespace is None:
                 yield from client_tools(tools, f"{tool_path}.tools", name)
             case {"type": str(kind)} if kind.startswith(_HOSTED_TOOLS):
