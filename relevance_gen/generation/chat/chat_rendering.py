@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import attrs
 from attrs import frozen
@@ -25,6 +25,7 @@ from relevance_gen.generation.chat.conversation import (
     Conversation,
     ToolDefinition,
     check_calls,
+    function_call,
 )
 from relevance_gen.generation.chat.tool_choice_grammar import grammar_fields
 from relevance_gen.generation.output_parsing.output_parser import (
@@ -40,6 +41,7 @@ from relevance_gen.generation.output_parsing.tool_call_formats import (
 )
 from relevance_gen.llama.language_model import ChatFormat
 from relevance_gen.types import GenerationRequest
+from relevance_gen.wire import JsonObject
 
 _MAX_ARGUMENT_VALUES: Final = 1 << 16
 """Values in the arguments of all calls of a conversation; parsed values take many times the memory
@@ -178,7 +180,7 @@ class _MessageConverter:
         self._ids_with_names: dict[str, str] = {}
         self._n_values = 0
 
-    def convert(self, message: ChatMessage, path: str) -> dict[str, Any]:
+    def convert(self, message: ChatMessage, path: str) -> JsonObject:
         """Return a message in the form that the chat template reads.
 
         Templates differ in the field that contains the reasoning, in the type of a call's arguments
@@ -210,7 +212,7 @@ class _MessageConverter:
             }
         return converted
 
-    def _convert_call(self, call: dict[str, Any]) -> dict[str, Any]:
+    def _convert_call(self, call: JsonObject) -> JsonObject:
         name = call["function"]["name"]
         arguments = call["function"]["arguments"]
         if isinstance(arguments, str):
@@ -224,11 +226,7 @@ class _MessageConverter:
         self._tool_names[original_id] = name
         self._ids_with_names[original_id] = f"functions.{name}:{n_calls}"
         arguments = _to_object(arguments) if self._reads_objects else _to_json(arguments)
-        return {
-            "id": self._convert_id(original_id),
-            "type": "function",
-            "function": {"name": name, "arguments": arguments},
-        }
+        return function_call(self._convert_id(original_id), name, arguments)
 
     def _convert_id(self, original_id: str) -> str:
         if self._needs_ids_with_names and original_id in self._ids_with_names:
@@ -254,14 +252,14 @@ def _to_json(arguments: object) -> str:
 
 
 def _render_calls_as_text(
-    messages: Sequence[dict[str, Any]], tool_calls: ToolCallFormat
-) -> list[dict[str, Any]]:
+    messages: Sequence[JsonObject], tool_calls: ToolCallFormat
+) -> list[JsonObject]:
     """Return messages with tool calls and their results as plain text.
 
     Used for templates without support for tools. Calls become text of the assistant in the format
     `tool_calls`, and all results of a turn become one message of the user.
     """
-    converted: list[dict[str, Any]] = []
+    converted: list[JsonObject] = []
     is_result = False
     for message in messages:
         content = "\n".join(message_texts(message))
@@ -273,20 +271,20 @@ def _render_calls_as_text(
                 text = f"{converted.pop()['content']}\n{text}"
             converted.append({"role": "user", "content": text})
             continue
-        functions = [call["function"] for call in message.pop("tool_calls", ())]
-        if functions:
-            calls = [
-                tool_calls.render_call(function["name"], _to_json(function["arguments"]))
-                for function in functions
-            ]
+        calls = []
+        for call in message.pop("tool_calls", ()):
+            function = call["function"]
+            arguments = _to_json(function["arguments"])
+            calls.append(tool_calls.render_call(function["name"], arguments))
+        if calls:
             message["content"] = f"{content}\n{tool_calls.render_turn(calls)}".lstrip()
         converted.append(message)
     return converted
 
 
 def _add_tools_prompt(
-    messages: Sequence[dict[str, Any]], tools: Sequence[ToolDefinition], tool_calls: ToolCallFormat
-) -> list[dict[str, Any]]:
+    messages: Sequence[JsonObject], tools: Sequence[ToolDefinition], tool_calls: ToolCallFormat
+) -> list[JsonObject]:
     """Return messages with a description of the tools and of the format of calls.
 
     The description is added to the first message if that is a system message, otherwise it is a new

@@ -18,10 +18,16 @@ from attrs import frozen
 
 from relevance_gen import checks
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.generation.chat.conversation import MAX_MESSAGES
+from relevance_gen.generation.chat.conversation import (
+    MAX_MESSAGES,
+    ChatMessage,
+    Messages,
+    a_message,
+)
 from relevance_gen.generation.queue.request import ANONYMOUS
 from relevance_gen.llama.language_model import TOKEN_BOUNDARY, ChatFormat
 from relevance_gen.sandbox import Sandbox
+from relevance_gen.wire import JsonObject
 
 _PROGRAM: Final = Path(__file__).with_name("template_program.py")
 _MEMORY_BYTES: Final = 1 << 30
@@ -35,6 +41,11 @@ _CONTINUATION: Final = "\udc01"
 _NO_VARIABLES: Final[Mapping[str, Any]] = {}
 _MARKER: Final = re.compile(r"[<\[{|].*[>\]}|]")
 _HTML_TAG: Final = re.compile(r"</?[a-z][a-z0-9]*/?>")
+
+_message_list = checks.Rule(
+    f"a list of 1 to {MAX_MESSAGES:,} messages",
+    lambda value: checks.sequence.is_allowed(value) and 1 <= len(value) <= MAX_MESSAGES,
+)
 
 
 class Renderer:
@@ -63,11 +74,7 @@ class Renderer:
         """
         return list(self._request(template, None)["names"])
 
-    def _request(
-        self,
-        template: str,
-        variables: Mapping[str, Any] | None,
-    ) -> dict[str, Any]:
+    def _request(self, template: str, variables: Mapping[str, Any] | None) -> JsonObject:
         try:
             reply = self._sandbox.call({"template": template, "variables": variables})
         except TimeoutError:
@@ -105,7 +112,7 @@ def renderer_for(client: str | None) -> Renderer:
 
 
 def render_prompt(
-    messages: Sequence[Mapping[str, Any]],
+    messages: Messages,
     model: ChatFormat,
     chat_template: str | None = None,
     variables: Mapping[str, Any] = _NO_VARIABLES,
@@ -160,7 +167,7 @@ def render_prompt(
     if continues:
         split_messages[-1]["content"] += _CONTINUATION
 
-    def render(messages: Sequence[Mapping[str, Any]]) -> str:
+    def render(messages: Messages) -> str:
         return renderer.render(template, {"messages": messages, **template_variables})
 
     text = render(split_messages)
@@ -177,28 +184,23 @@ def render_prompt(
     return prompt
 
 
-def check_messages(messages: object, *, continues: bool) -> None:
+def check_messages(messages: Any, *, continues: bool) -> None:
     """Check that `messages` is a list of at most `MAX_MESSAGES` objects with a role.
 
     Raises:
         InvalidRequestError: `messages` is not such a list; or `continues` is true and the last
             message has no text.
     """
-    allowed = f"a list of 1 to {MAX_MESSAGES:,} messages"
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        raise InvalidRequestError.must_be("messages", allowed, messages)
-    if not 1 <= len(messages) <= MAX_MESSAGES:
-        raise InvalidRequestError.must_be("messages", allowed, messages)
+    _message_list.check("messages", messages)
     for index, message in enumerate(messages):
         path = f"messages[{index}]"
-        if not isinstance(message, Mapping):
-            raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
+        a_message.check(path, message)
         checks.string.check(f"{path}.role", message.get("role"))
     if continues:
         checks.string.check(f"{path}.content", message.get("content"))
 
 
-def message_texts(message: Mapping[str, Any]) -> list[str]:
+def message_texts(message: ChatMessage) -> list[str]:
     """Return the texts of a message: its content, or the texts of the parts of its content."""
     content = message.get("content")
     if not isinstance(content, list | tuple):
@@ -211,8 +213,8 @@ def message_texts(message: Mapping[str, Any]) -> list[str]:
 
 
 def _omitted_system_messages(
-    messages: Sequence[Mapping[str, Any]],
-    render: Callable[[Sequence[Mapping[str, Any]]], str],
+    messages: Messages,
+    render: Callable[[Messages], str],
 ) -> list[int]:
     """Return the indices of the system messages that a template omits from the prompt.
 
@@ -222,28 +224,23 @@ def _omitted_system_messages(
         messages: the messages of the conversation.
         render: returns the prompt that the template makes of messages.
     """
-    probes = {
-        index: f"{_PROBE}{index}{_PROBE}"
-        for index, message in enumerate(messages)
-        if _is_system(message)
-    }
-    if not probes:
-        return []
-    probed = [
-        _append_to_texts(message, probes[index]) if index in probes else message
-        for index, message in enumerate(messages)
-    ]
-    text = render(probed)
+    probes: dict[int, str] = {}
+    probed = [*messages]
+    for index, message in enumerate(messages):
+        if _is_system(message):
+            probes[index] = f"{_PROBE}{index}{_PROBE}"
+            probed[index] = _append_to_texts(message, probes[index])
+    text = render(probed) if probes else ""
     return [index for index, probe in probes.items() if probe not in text]
 
 
-def _is_system(message: Mapping[str, Any]) -> bool:
+def _is_system(message: ChatMessage) -> bool:
     """Return whether a message is a system message with text that the model does not continue."""
     text = "".join(message_texts(message))
     return message["role"] == "system" and bool(text.strip()) and not text.endswith(_CONTINUATION)
 
 
-def _append_to_texts(message: Mapping[str, Any], suffix: str) -> Mapping[str, Any]:
+def _append_to_texts(message: ChatMessage, suffix: str) -> ChatMessage:
     """Append a suffix to each text of a message."""
     content = message["content"]
     if isinstance(content, str):
@@ -255,9 +252,7 @@ def _append_to_texts(message: Mapping[str, Any], suffix: str) -> Mapping[str, An
     return {**message, "content": parts}
 
 
-def _move_to_user_messages(
-    messages: Sequence[Mapping[str, Any]], omitted: Collection[int]
-) -> list[Mapping[str, Any]]:
+def _move_to_user_messages(messages: Messages, omitted: Collection[int]) -> list[ChatMessage]:
     """Return messages in which the texts of omitted messages are in messages of the user.
 
     The text of an omitted message is added to the start of the next user message, or, if there is
@@ -286,7 +281,7 @@ def _move_to_user_messages(
             after[user_indices[-1]] += f"\n\n{text}"
         else:
             before[next_user] += f"{text}\n\n"
-    moved: list[Mapping[str, Any]] = []
+    moved: list[ChatMessage] = []
     for index, message in enumerate(messages):
         if index in user_indices:
             content = _surround(before[index], message["content"], after[index])
@@ -389,10 +384,7 @@ class _SpecialTokens:
     all_roles: _TokenSplitter
     assistant: _TokenSplitter
 
-    def split_messages(
-        self,
-        messages: list[dict[str, Any]],
-    ) -> list[dict[str, Any]]:
+    def split_messages(self, messages: list[JsonObject]) -> list[JsonObject]:
         """Return messages in which all strings are split.
 
         Strings in messages of the assistant are split by `assistant`, all others by `all_roles`.
@@ -401,10 +393,10 @@ class _SpecialTokens:
         """
         return [self._split_message(message) for message in messages]
 
-    def _split_message(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _split_message(self, message: JsonObject) -> JsonObject:
         splitter = self.assistant if message["role"] == "assistant" else self.all_roles
         other_fields = {name: value for name, value in message.items() if name != "tool_calls"}
-        split: dict[str, Any] = splitter.split_value(other_fields)
+        split: JsonObject = splitter.split_value(other_fields)
         if "tool_calls" in message:
             split["tool_calls"] = self.all_roles.split_value(message["tool_calls"])
         return split

@@ -14,6 +14,7 @@ from attrs import field, frozen
 
 from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.wire import JsonObject
 
 MAX_TOOLS = 512
 MAX_MESSAGES = 10_000
@@ -30,8 +31,16 @@ type ``text``. A message of the assistant may have ``reasoning_content``, a stri
 arguments as an object or as its JSON. A message of a tool has ``tool_call_id``, and optionally
 ``name``.
 """
+Messages: TypeAlias = Sequence[ChatMessage]
 
+Turns: TypeAlias = list[JsonObject]
+"""The turns of a conversation, as `turn_of` appends them."""
 
+_TEXT_FIELDS = {"text": "text"}
+
+a_message = checks.Rule(
+    "an object with a role and a content", lambda value: isinstance(value, Mapping)
+)
 _tool_name = checks.Rule(
     "1 to 128 letters, digits, dots, hyphens and underscores",
     lambda value: isinstance(value, str) and _NAME.fullmatch(value) is not None,
@@ -74,7 +83,7 @@ class ToolDefinition:
     strict: bool = field(default=False, validator=checks.flag)
     schema_field: str = field(default="", eq=False)
 
-    def to_template_value(self) -> dict[str, Any]:
+    def to_template_value(self) -> JsonObject:
         """Return the tool as chat templates read it, in the format of transformers."""
         function = {
             "name": self.name,
@@ -113,7 +122,7 @@ class Conversation:
         continues: whether the model continues the last message.
     """
 
-    messages: Sequence[ChatMessage]
+    messages: Messages
     tools: tuple[ToolDefinition, ...] = ()
     choice: ToolChoice = ToolChoice()
     variables: Mapping[str, Any] = field(factory=dict)
@@ -129,10 +138,7 @@ class Conversation:
         return tuple(tool for tool in self.tools if not names or tool.name in names)
 
 
-def turn_of(
-    role: str,
-    turns: list[dict[str, Any]],
-) -> dict[str, Any]:
+def turn_of(role: str, turns: Turns) -> JsonObject:
     """Return the turn to which the next text of `role` belongs: the last turn or a new turn.
 
     A new turn is appended to `turns`. A turn has a ``role`` and the lists ``content``,
@@ -144,7 +150,7 @@ def turn_of(
     return turns[-1]
 
 
-def messages_of(turns: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
+def messages_of(turns: Turns) -> list[ChatMessage]:
     """Convert turns of `turn_of` to messages; newlines join the texts of a turn."""
     messages: list[ChatMessage] = []
     for turn in turns:
@@ -159,10 +165,16 @@ def messages_of(turns: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
     return messages
 
 
+def function_call(call_id: str, name: Any, arguments: object) -> JsonObject:
+    """Return a call of a tool, as an item of ``tool_calls`` in a `ChatMessage`."""
+    function = {"name": name, "arguments": arguments}
+    return {"id": call_id, "type": "function", "function": function}
+
+
 def texts_of(
     content: object,
     path: str,
-    text_fields: Mapping[str, str],
+    text_fields: Mapping[str, str] = _TEXT_FIELDS,
 ) -> list[str]:
     """Return the texts of a message content, which is a string or a list of parts.
 

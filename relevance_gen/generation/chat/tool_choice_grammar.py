@@ -21,6 +21,7 @@ from relevance_gen.generation.constraints.token_constraint import (
 from relevance_gen.generation.output_parsing.tool_call_formats import ToolCallFormat
 from relevance_gen.generation.queue.request import GRAMMAR_FIELDS, MAX_GRAMMAR_CHARACTERS
 from relevance_gen.types import GenerationRequest
+from relevance_gen.wire import JsonObject
 
 _PYTHON_JSON_STYLE: Final = {
     "whitespace_flexible": False,
@@ -44,7 +45,7 @@ def grammar_fields(
     request: GenerationRequest,
     tool_calls: ToolCallFormat,
     reasoning_end: str,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return a grammar that permits only valid turns, as fields that replace fields of `request`.
 
     In a valid turn, the answer matches the request's own constraint, such as a JSON schema, unless

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import attrs
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.types import ContentPart, FinishReason
+from relevance_gen.wire import JsonObject
 
 
 def merge_parts(pieces: Sequence[ContentPart]) -> tuple[ContentPart, ...]:
@@ -38,17 +40,15 @@ def finish_reason_of(reason: FinishReason, parts: Sequence[ContentPart]) -> Fini
     cut its last call off.
     """
     has_call = any(part.kind == "tool_call" for part in parts)
-    if reason == "length" or not has_call or _is_truncated_call(parts[-1]):
+    if reason == "length" or not has_call:
         return reason
-    return "tool_calls"
+    is_truncated = parts[-1].kind == "tool_call" and parse_arguments(parts[-1].text) is None
+    return reason if is_truncated else "tool_calls"
 
 
-def _is_truncated_call(part: ContentPart) -> bool:
-    """Return whether a part is a tool call whose arguments are not a complete JSON object."""
-    if part.kind != "tool_call":
-        return False
-    try:
-        arguments = wire.parse(part.text.encode(errors="replace"))
-    except InvalidRequestError:
-        return True
-    return not isinstance(arguments, dict)
+def parse_arguments(text: str) -> JsonObject | None:
+    """Return the arguments of a tool call as an object; None if they are truncated or invalid."""
+    with suppress(InvalidRequestError):
+        arguments = wire.parse(text.encode(errors="replace"))
+        return arguments if isinstance(arguments, dict) else None
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-from relevance_gen import wire
+from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError, TooLargeError, describe
 from relevance_gen.serve.adapters.shared import Operation
 from relevance_gen.serve.services.agents import Message
@@ -47,18 +47,16 @@ def _check_message(body: object) -> None:
     if not isinstance(body, dict):
         rule = "the message must be a JSON object; a list of messages is not supported"
         raise InvalidRequestError(rule, got=describe(body))
-    if body.get("jsonrpc") != "2.0":
-        raise InvalidRequestError.must_be("jsonrpc", '"2.0"', body.get("jsonrpc"))
+    checks.one_of("2.0").check("jsonrpc", body.get("jsonrpc"))
     is_response = "result" in body or "error" in body
-    if not is_response and not isinstance(body.get("method"), str):
-        raise InvalidRequestError.must_be("method", "a string", body.get("method"))
+    if not is_response:
+        checks.string.check("method", body.get("method"))
     message_id = body.get("id", "")
     is_unknown = message_id is None and is_response  # the response to an unreadable message
-    is_id = isinstance(message_id, str | int) and not isinstance(message_id, bool)
+    is_id = isinstance(message_id, str) or checks.is_integer(message_id)
     if not is_id and not is_unknown:
         raise InvalidRequestError.must_be("id", "a string or an integer", message_id)
-    if not isinstance(body.get("params", {}), dict):
-        raise InvalidRequestError.must_be("params", "an object", body["params"])
+    checks.an_object.check("params", body.get("params", {}))
 
 
 def error(kind: str, message: str, _field: str | None) -> JsonObject:

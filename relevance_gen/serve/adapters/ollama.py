@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,22 +17,22 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import (
     MAX_MESSAGES,
     Conversation,
+    a_message,
     check_calls,
     tools_of,
 )
+from relevance_gen.generation.output_parsing.content_parts import parse_arguments
 from relevance_gen.generation.queue.request import RequestContext
 from relevance_gen.serve.adapters.shared import (
     Operation,
-    model_name,
+    model_field,
     new_generation,
-    parse_arguments,
-    refuse_fields,
+    read_lenient,
     unsupported,
 )
 from relevance_gen.serve.services.embedding import EmbeddingTask, LongTexts
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask, Responses
 from relevance_gen.serve.services.model_details import ModelDetails
-from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import Completion, ContentPart, GenerationRequest
 from relevance_gen.wire import JsonObject
 
@@ -108,7 +109,7 @@ _duration = checks.Rule(
 class OllamaShowRequest:
     """The fields of ``POST /api/show``, as ``static/openapi.json`` describes them."""
 
-    model: str = field(default=DEFAULT_NAME, validator=model_name)
+    model: str = model_field()
 
 
 @frozen(kw_only=True)
@@ -240,7 +241,7 @@ class OllamaEmbedRequest:
     """The fields of ``POST /api/embed``, as ``static/openapi.json`` describes them."""
 
     input: Any
-    model: str = field(default=DEFAULT_NAME, validator=model_name)
+    model: str = model_field()
     truncate: bool = fields.flag()
 
 
@@ -249,7 +250,7 @@ class OllamaPromptEmbedRequest:
     """The fields of ``POST /api/embeddings``, as ``static/openapi.json`` describes them."""
 
     prompt: str = field(validator=checks.string)
-    model: str = field(default=DEFAULT_NAME, validator=model_name)
+    model: str = model_field()
 
 
 @frozen
@@ -349,8 +350,7 @@ def _calls(completion: Completion) -> list[JsonObject]:
 
 def read_chat(body: object) -> Operation:
     """Check a ``POST /api/chat`` body; return its task and the writer of the response."""
-    refuse_fields(body, _REFUSED_FIELDS)
-    request = wire.structure(OllamaChatRequest, body, is_lenient=True)
+    request = read_lenient(OllamaChatRequest, body, _REFUSED_FIELDS)
     messages = _messages(request.messages)
     generation = request.generation()
     conversation = request.conversation(messages, request.tools)
@@ -359,8 +359,7 @@ def read_chat(body: object) -> Operation:
 
 def read_generate(body: object) -> Operation:
     """Check a ``POST /api/generate`` body; return its task and the writer of the response."""
-    refuse_fields(body, _REFUSED_FIELDS)
-    request = wire.structure(OllamaGenerateRequest, body, is_lenient=True)
+    request = read_lenient(OllamaGenerateRequest, body, _REFUSED_FIELDS)
     generation = request.generation(request.prompt if request.raw else "")
     conversation = None
     if not request.raw:
@@ -372,9 +371,7 @@ def read_generate(body: object) -> Operation:
 
 def read_embed(body: object) -> Operation:
     """Check a ``POST /api/embed`` body; return its task and the writer of the response."""
-    request = wire.structure(OllamaEmbedRequest, body, is_lenient=True)
-    if isinstance(body, dict) and body.get("dimensions"):
-        raise unsupported("dimensions")
+    request = read_lenient(OllamaEmbedRequest, body, ["dimensions"])
     texts = [request.input] if isinstance(request.input, str) else request.input
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise InvalidRequestError.must_be("input", "a string or a list of strings", request.input)
@@ -397,7 +394,7 @@ def read_prompt_embed(body: object) -> Operation:
 
     This is Ollama's old API, for one text.
     """
-    request = wire.structure(OllamaPromptEmbedRequest, body, is_lenient=True)
+    request = read_lenient(OllamaPromptEmbedRequest, body)
     task = EmbeddingTask([request.prompt], path="prompt", model=request.model)
     return task, lambda embeddings: {"embedding": embeddings.vectors[0].tolist()}
 
@@ -409,7 +406,7 @@ def read_show(body: object) -> Operation:
     """
     if isinstance(body, dict) and "model" not in body:
         body = {**body, "model": body.get("name")}
-    return wire.structure(OllamaShowRequest, body, is_lenient=True).model, _show
+    return read_lenient(OllamaShowRequest, body).model, _show
 
 
 def _show(model: ModelDetails) -> object:
@@ -443,10 +440,15 @@ def list_models(models: Sequence[ModelDetails]) -> object:
 def list_running_models(models: Sequence[ModelDetails]) -> object:
     """Return the response to ``GET /api/ps``."""
     never = datetime.max.replace(microsecond=0).isoformat() + "Z"
-    running: list[JsonObject] = []
-    for model in models:
-        more = {"expires_at": never, "size_vram": 0, "context_length": model.n_ctx or 0}
-        running.append({**_list_entry(model), **more})
+    running = [
+        {
+            **_list_entry(model),
+            "expires_at": never,
+            "size_vram": 0,
+            "context_length": model.n_ctx or 0,
+        }
+        for model in models
+    ]
     return {"models": running}
 
 
@@ -495,24 +497,22 @@ def _messages(values: Sequence[Any]) -> list[JsonObject]:
     assigned to its n-th tool call.
     """
     messages = [_message(value, f"messages[{index}]") for index, value in enumerate(values)]
-    n_calls = n_results = 0
+    call_ids = map("call{}".format, itertools.count())
+    result_ids = map("call{}".format, itertools.count())
     for message in messages:
-        calls = []
-        for call in message.get("tool_calls", ()):
-            calls.append({"id": f"call{n_calls}", **call, "type": "function"})
-            n_calls += 1
-        if calls:
-            message["tool_calls"] = calls
+        if "tool_calls" in message:
+            message["tool_calls"] = [
+                {"id": next(call_ids), **call, "type": "function"} for call in message["tool_calls"]
+            ]
         if message["role"] == "tool":
-            message.setdefault("tool_call_id", f"call{n_results}")
-            n_results += 1
+            call_id = next(result_ids)
+            message.setdefault("tool_call_id", call_id)
     return messages
 
 
-def _message(message: object, path: str) -> JsonObject:
+def _message(message: Any, path: str) -> JsonObject:
     """Return a message, which was sent in the field `path`, in the format for chat templates."""
-    if not isinstance(message, dict):
-        raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
+    a_message.check(path, message)
     role = message.get("role")
     content = message.get("content") or ""
     if not isinstance(role, str) or role not in _MESSAGE_FIELDS:

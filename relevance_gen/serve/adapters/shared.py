@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
+
+from attrs import field
 
 from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import GenerationRequest
-from relevance_gen.wire import JsonObject
 
 Operation: TypeAlias = tuple[Any, Any]
 """A task for a service, and the writer of the response: a function, or an object for a stream."""
 
-Turns: TypeAlias = list[JsonObject]
-"""The turns of a conversation, as `turn_of` appends them."""
-
-model_name = checks.short(1024)
-"""Validator of the model's name, which every chunk of a stream repeats."""
+_T = TypeVar("_T")
 
 
-def refuse_fields(body: object, names: Sequence[str]) -> None:
-    """Raise `InvalidRequestError` if the body has one of the unsupported fields `names`.
+def model_field() -> Any:
+    """Return an attrs field for the name of a model, which every chunk of a stream repeats."""
+    return field(default=DEFAULT_NAME, validator=checks.short(1024))
 
-    These would change the response. A field that is false or empty is allowed.
+
+def read_lenient(cls: type[_T], body: object, unsupported_fields: Sequence[str] = ()) -> _T:
+    """Return an instance of `cls` with the fields of `body`.
+
+    Unknown fields are ignored, and null stands for the default.
+
+    Args:
+        cls: an attrs class.
+        body: the parsed JSON.
+        unsupported_fields: fields that would change the response. A value that is false or empty is
+            accepted.
+
+    Raises:
+        InvalidRequestError: a field is wrong or not supported.
     """
-    for name in names:
+    for name in unsupported_fields:
         if isinstance(body, dict) and body.get(name):
             raise unsupported(name)
+    return wire.structure(cls, body, is_lenient=True)
 
 
 def unsupported(name: str, *, remedy: str = "leave it out") -> InvalidRequestError:
@@ -52,11 +64,3 @@ def new_generation(text: str, names: Mapping[str, str], **fields: Any) -> Genera
         return GenerationRequest(text, **fields)
     except InvalidRequestError as error:
         raise error.with_field_names(names) from None
-
-
-def parse_arguments(text: str) -> JsonObject | None:
-    """Return the arguments of a tool call as an object; None if they are truncated or invalid."""
-    with suppress(InvalidRequestError):
-        arguments = wire.parse(text.encode(errors="replace"))
-        return arguments if isinstance(arguments, dict) else None
-    return None

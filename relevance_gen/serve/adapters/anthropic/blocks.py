@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from attrs import evolve
 
 from relevance_gen import wire
+from relevance_gen.generation.output_parsing.content_parts import parse_arguments
 from relevance_gen.serve.adapters.anthropic.citations import (
     BlockDelta,
     CitedText,
     MessageDocumentCiter,
 )
-from relevance_gen.serve.adapters.shared import parse_arguments
 from relevance_gen.serve.services.generation import Responses
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
 from relevance_gen.wire import JsonObject

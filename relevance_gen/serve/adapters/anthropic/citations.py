@@ -14,9 +14,6 @@ from relevance_gen.request_scope import reserve
 from relevance_gen.types import CitedSentence, CitedSpan
 from relevance_gen.wire import JsonObject
 
-TEXT_FIELDS = {"text": "text"}
-"""Type of a content part to the field with its text."""
-
 
 @frozen
 class _DocumentText:
@@ -113,13 +110,13 @@ def citer_of(messages: Sequence[JsonObject]) -> MessageDocumentCiter | None:
             if source["type"] == "text":
                 texts.append(_DocumentText(_text(source["data"]), document, title))
             else:
-                for index, text in enumerate(texts_of(source["content"], "", TEXT_FIELDS)):
+                for index, text in enumerate(texts_of(source["content"], "")):
                     texts.append(_DocumentText(text, document, title, index))
     return MessageDocumentCiter(texts) if texts else None
 
 
 def _text(content: object) -> str:
-    return "\n".join(texts_of(content, "", TEXT_FIELDS))
+    return "\n".join(texts_of(content, ""))
 
 
 @frozen

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 from attrs import field, frozen
 
-from relevance_gen import checks, fields, wire
+from relevance_gen import checks, fields
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import (
     MAX_MESSAGES,
     Conversation,
     ToolChoice,
     ToolDefinition,
+    Turns,
+    a_message,
     choice_of,
+    function_call,
     messages_of,
     texts_of,
     tool_of,
@@ -25,16 +28,14 @@ from relevance_gen.generation.chat.conversation import (
 )
 from relevance_gen.generation.queue.request import RequestContext
 from relevance_gen.serve.adapters.anthropic.blocks import THREAD, BlockEvents
-from relevance_gen.serve.adapters.anthropic.citations import TEXT_FIELDS, citer_of
+from relevance_gen.serve.adapters.anthropic.citations import citer_of
 from relevance_gen.serve.adapters.shared import (
     Operation,
-    Turns,
-    model_name,
+    model_field,
     new_generation,
-    refuse_fields,
+    read_lenient,
 )
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask
-from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import GenerationRequest
 from relevance_gen.wire import JsonObject
 
@@ -74,7 +75,7 @@ class MessagesRequest:
     """The fields of a request, as ``static/openapi.json`` describes them."""
 
     messages: Sequence[Any] = field(validator=checks.list_of("message", 1, MAX_MESSAGES))
-    model: str = field(default=DEFAULT_NAME, validator=model_name)
+    model: str = model_field()
     max_tokens: int = fields.integer(1, default=AS_MUCH_AS_FITS)
     system: Any = None
     temperature: float | None = None
@@ -150,8 +151,7 @@ class MessagesRequest:
 
 def read(body: object) -> Operation:
     """Check a ``POST /v1/messages`` body; return its task and the writer of the response."""
-    refuse_fields(body, _REFUSED)
-    request = wire.structure(MessagesRequest, body, is_lenient=True)
+    request = read_lenient(MessagesRequest, body, _REFUSED)
     generation = request.generation()
     conversation = request.conversation()
     citer = citer_of(request.messages)
@@ -176,13 +176,12 @@ def read_count(body: object) -> Operation:
     return task, lambda responses: {"input_tokens": responses[0].prompt_tokens}
 
 
-def _add_message(message: object, turns: Turns, path: str) -> None:
+def _add_message(message: Any, turns: Turns, path: str) -> None:
     """Append the blocks of a message to the turns.
 
     `path` is the field of the request that holds the message, for errors.
     """
-    if not isinstance(message, dict):
-        raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
+    a_message.check(path, message)
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or role not in _BLOCKS:
         raise InvalidRequestError.must_be(f"{path}.role", "user, assistant or system", role)
@@ -196,7 +195,7 @@ def _add_message(message: object, turns: Turns, path: str) -> None:
         _add_block(block, role, turns, f"{path}.content[{index}]")
 
 
-def _add_block(block: object, role: str, turns: Turns, path: str) -> None:
+def _add_block(block: Any, role: str, turns: Turns, path: str) -> None:
     """Append a content block to the turns; a tool result is a turn of its own.
 
     Args:
@@ -208,17 +207,13 @@ def _add_block(block: object, role: str, turns: Turns, path: str) -> None:
     match role, block:
         case _, {"type": "text", "text": str(text)}:
             turn_of(role, turns)["content"].append(text)
-        case "user", {
-            "type": "document",
-            "source": {"type": str(kind), **source},
-            **fields,
-        }:
-            turn_of(role, turns)["content"].append(_document(kind, source, fields, path))
-        case "user", {"type": "search_result", **fields}:
-            turn_of(role, turns)["content"].append(_search_result(fields, path))
-        case "user", {"type": "tool_result", "tool_use_id": str(call_id), **fields}:
-            texts = _result_texts(fields.get("content") or "", f"{path}.content")
-            if fields.get("is_error"):
+        case "user", {"type": "document", "source": {"type": str()}}:
+            turn_of(role, turns)["content"].append(_document(block, path))
+        case "user", {"type": "search_result"}:
+            turn_of(role, turns)["content"].append(_search_result(block, path))
+        case "user", {"type": "tool_result", "tool_use_id": str(call_id)}:
+            texts = _result_texts(block.get("content") or "", f"{path}.content")
+            if block.get("is_error"):
                 texts = ["Error:", *texts]
             turn_of("tool", turns).update(tool_call_id=call_id, content=texts)
         case "assistant", {
@@ -227,9 +222,7 @@ def _add_block(block: object, role: str, turns: Turns, path: str) -> None:
             "name": str(name),
             "input": dict(arguments),
         }:
-            function = {"name": name, "arguments": arguments}
-            call = {"id": call_id, "type": "function", "function": function}
-            turn_of(role, turns)["tool_calls"].append(call)
+            turn_of(role, turns)["tool_calls"].append(function_call(call_id, name, arguments))
         case "assistant", {"type": "thinking", "thinking": str(reasoning)}:
             turn_of(role, turns)["reasoning_content"].append(reasoning)
         case "assistant", {"type": "redacted_thinking"}:
@@ -244,7 +237,7 @@ def _system_texts(system: object) -> list[str]:
 
     This first line differs in every request; with it, no cached tokens could be reused.
     """
-    first, *others = texts_of(system, "system", TEXT_FIELDS)
+    first, *others = texts_of(system, "system")
     first = _BILLING_LINE.sub("", first)
     return [first, *others] if first else others
 
@@ -255,51 +248,51 @@ def _result_texts(content: object, path: str) -> list[str]:
     `path` is the field of the request that holds `content`, for errors.
     """
     if not isinstance(content, list):
-        return texts_of(content, path, TEXT_FIELDS)
+        return texts_of(content, path)
     texts: list[str] = []
     for index, block in enumerate(content):
         match block:
-            case {"type": "search_result", **fields}:
-                texts.append(_search_result(fields, f"{path}[{index}]"))
+            case {"type": "search_result"}:
+                texts.append(_search_result(block, f"{path}[{index}]"))
             case _:
-                texts += texts_of([block], path, TEXT_FIELDS)
+                texts += texts_of([block], path)
     return texts
 
 
-def _search_result(block: Mapping[Any, Any], path: str) -> str:
+def _search_result(block: JsonObject, path: str) -> str:
     """Return the text of a search result for the model: its title, its source, and its content."""
     texts: list[str] = []
     for name in ("title", "source", "content"):
-        texts += texts_of(block.get(name), f"{path}.{name}", TEXT_FIELDS)
+        texts += texts_of(block.get(name), f"{path}.{name}")
     return "\n".join(texts)
 
 
-def _document(kind: str, source: Mapping[Any, Any], fields: Mapping[Any, Any], path: str) -> str:
+def _document(block: JsonObject, path: str) -> str:
     """Return the text of a document for the model: its title, its context, and its content.
 
     Args:
-        kind: the type of the source, "text" or "content".
-        source: the other fields of the source.
-        fields: the other fields of the document's block, such as ``title``.
+        block: the block of the document, whose ``source`` is an object with a type.
         path: the field of the request that holds the block, for errors.
 
     Raises:
         InvalidRequestError: the type of the source or a field is invalid.
     """
+    source = block["source"]
+    kind = source["type"]
     if kind not in ("text", "content"):
         allowed = '"text" or "content": the model reads no files'
         raise InvalidRequestError.must_be(f"{path}.source.type", allowed, kind)
-    citations = fields.get("citations") or {}
+    citations = block.get("citations") or {}
     if not isinstance(citations, dict) or not isinstance(citations.get("enabled"), bool | None):
         allowed = "an object with enabled, True or False"
         raise InvalidRequestError.must_be(f"{path}.citations", allowed, citations)
     content_field = "data" if kind == "text" else "content"
     content_path = f"{path}.source.{content_field}"
-    content = texts_of(source.get(content_field), content_path, TEXT_FIELDS)
+    content = texts_of(source.get(content_field), content_path)
     texts: list[str] = []
     for name in ("title", "context"):
-        if fields.get(name):
-            texts += texts_of(fields[name], f"{path}.{name}", TEXT_FIELDS)
+        if block.get(name):
+            texts += texts_of(block[name], f"{path}.{name}")
     return "\n".join([*texts, *content])
 
 

@@ -16,8 +16,10 @@ from relevance_gen.errors import BusyError, InvalidRequestError, TooLargeError
 from relevance_gen.generation.chat.conversation import (
     MAX_MESSAGES,
     Conversation,
+    a_message,
     check_calls,
     choice_of,
+    function_call,
     texts_of,
     tools_of,
 )
@@ -161,11 +163,10 @@ def error(kind: str, message: str, field: str | None) -> JsonObject:
     return requests.error(kind, message, field)
 
 
-def _message(message: object, path: str) -> JsonObject:
+def _message(message: Any, path: str) -> JsonObject:
     """Return a message, which was sent in the field `path`, in the format for chat templates."""
-    if not isinstance(message, dict):
-        raise InvalidRequestError.must_be(path, "an object with a role and a content", message)
-    role: Any = message.get("role")
+    a_message.check(path, message)
+    role = message.get("role")
     content = message.get("content")
     checks.string.check(f"{path}.role", role)
     for name in ("function_call", "audio"):
@@ -190,7 +191,7 @@ def _turn(completion: Completion) -> JsonObject:
     The reasoning is written under two names, ``reasoning_content`` and ``reasoning``, because some
     clients read only one of them.
     """
-    calls = [_call(call) for call in completion.tool_calls]
+    calls = [function_call(call.id, call.name, call.text) for call in completion.tool_calls]
     empty_content = None if calls else ""
     turn: JsonObject = {
         "role": "assistant",
@@ -202,11 +203,6 @@ def _turn(completion: Completion) -> JsonObject:
     if calls:
         turn["tool_calls"] = calls
     return turn
-
-
-def _call(part: ContentPart) -> JsonObject:
-    function = {"name": part.name, "arguments": part.text}
-    return {"id": part.id, "type": "function", "function": function}
 
 
 class _DocumentCiter(Attributor):
@@ -294,7 +290,7 @@ class _ChatEvents(ChoiceEvents):
         call: JsonObject = {"function": {"arguments": piece.text}}
         if piece.index not in indexes:
             indexes[piece.index] = len(indexes)
-            call = _call(piece)
+            call = function_call(piece.id, piece.name, piece.text)
         return {"delta": {"tool_calls": [{"index": indexes[piece.index], **call}]}}
 
     def _last(self, completion: Completion) -> JsonObject:

@@ -11,9 +11,8 @@ from relevance_gen import checks, fields
 from relevance_gen.embedding.encoder import Embeddings, Kind, Vectors
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.adapters.openai.requests import NEVER, read_as
-from relevance_gen.serve.adapters.shared import Operation, model_name
+from relevance_gen.serve.adapters.shared import Operation, model_field
 from relevance_gen.serve.services.embedding import EmbeddingTask, LongTexts
-from relevance_gen.serve.settings import DEFAULT_NAME
 
 _KINDS: dict[str, Kind] = {
     "query": "query",
@@ -31,7 +30,7 @@ class EmbeddingsRequest:
     """
 
     input: Any
-    model: str = field(default=DEFAULT_NAME, validator=model_name)
+    model: str = model_field()
     encoding_format: str = field(default="float", validator=checks.one_of("float", "base64"))
     input_type: str | None = fields.optional(checks.one_of(*_KINDS))
     enable_chunked_processing: bool = fields.flag()

@@ -11,8 +11,7 @@ from attrs import field, frozen
 from relevance_gen import checks, fields, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.queue.request import GRAMMAR_FIELDS
-from relevance_gen.serve.adapters.shared import model_name, new_generation, unsupported
-from relevance_gen.serve.settings import DEFAULT_NAME
+from relevance_gen.serve.adapters.shared import model_field, new_generation, unsupported
 from relevance_gen.types import MAX_SAMPLES, MAX_TOP_LOGPROBS, GenerationRequest
 from relevance_gen.wire import JsonObject
 
@@ -112,7 +111,7 @@ class SamplingRequest:
     of them with vLLM's names.
     """
 
-    model: str = field(default=DEFAULT_NAME, validator=model_name)
+    model: str = model_field()
     n: int = fields.integer(1, MAX_SAMPLES, default=1)
     stop: Any = None
     stream: bool = fields.flag()

@@ -13,7 +13,9 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import (
     MAX_MESSAGES,
     Conversation,
+    Turns,
     choice_of,
+    function_call,
     messages_of,
     texts_of,
     tools_of,
@@ -35,7 +37,7 @@ from relevance_gen.serve.adapters.openai.tools import (
     client_tools,
     function_name,
 )
-from relevance_gen.serve.adapters.shared import Operation, Turns
+from relevance_gen.serve.adapters.shared import Operation
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask
 from relevance_gen.wire import JsonObject
 
@@ -171,13 +173,12 @@ def read(body: object) -> Operation:
     return task, events if request.stream else events.full_response
 
 
-def _add_item(item: object, turns: Turns, path: str) -> None:
+def _add_item(item: Any, turns: Turns, path: str) -> None:
     """Append an item of the request to the turns.
 
     `path` is the field of the request that holds the item, for errors.
     """
-    if not isinstance(item, dict):
-        raise InvalidRequestError.must_be(path, "an object", item)
+    checks.an_object.check(path, item)
     match item.get("type") or "message":
         case "message":
             role = item.get("role")
@@ -219,8 +220,7 @@ def _add_call(item: JsonObject, arguments: object, turns: Turns, path: str) -> N
     """
     for name in ("call_id", "name"):
         _string(item, name, path)
-    function = {"name": function_name(item), "arguments": arguments}
-    call = {"id": item["call_id"], "type": "function", "function": function}
+    call = function_call(item["call_id"], function_name(item), arguments)
     turn_of("assistant", turns)["tool_calls"].append(call)
 
 
