@@ -112,6 +112,8 @@ class OutputParser:
         self._is_after_marker = output_format.starts_with_reasoning
         self._expected = self._first_openings  # openings accepted at the start of the buffer only
         self._buffer = ""
+        self._is_last = False  # whether no further text follows the buffer
+        self._pieces: list[ContentPart] = []  # the result of the current `push`
         self._pending_space: list[str] = []  # white space that counts only if the part continues
         self._kind: PartKind | None = None
         self._index = -1
@@ -129,7 +131,8 @@ class OutputParser:
         If the text `is_last`, all remaining pieces are returned, except the white space at the end
         of the turn, which only `end` returns.
         """
-        pieces: list[ContentPart] = []
+        self._pieces = []
+        self._is_last = is_last
         steps = {
             "text": self._read_text,
             "reasoning": self._read_reasoning,
@@ -137,9 +140,9 @@ class OutputParser:
         }
         for start in range(0, len(text) or 1, _BATCH_CHARACTERS):
             self._buffer += text[start : start + _BATCH_CHARACTERS]
-            while self._buffer and steps[self._state](pieces, is_last):
+            while self._buffer and steps[self._state]():
                 pass
-        return pieces
+        return self._pieces
 
     def end(self) -> list[ContentPart]:
         """Return the pieces that were held back, after the last text."""
@@ -150,50 +153,39 @@ class OutputParser:
         self._pending_space = []
         return pieces
 
-    # Each of these methods reads from the buffer and returns whether the rest of the buffer can be
-    # read now.
+    # Each of these methods reads from the buffer, adds pieces to `_pieces`, and returns whether the
+    # rest of the buffer can be read now.
 
-    def _read_text(self, pieces: list[ContentPart], is_last: bool) -> bool:
-        """Read text up to the next opening marker, and the marker; add the text to `pieces`.
-
-        Args:
-            pieces: the list to extend.
-            is_last: whether no further text follows the buffer.
-
-        Returns:
-            Whether the rest of the buffer can be read now.
-        """
-        match = self._match_opening(self._expected, is_last)
+    def _read_text(self) -> bool:
+        """Read text up to the next opening marker, and the marker."""
+        match = self._match_opening(self._expected)
         if match is None:
             self._expected = ()
             word = self._any_first_word.search(self._buffer)
-            n_text = word.start() if word else self._n_certain(self._first_words, is_last)
-            self._add_text(pieces, "text", self._take(n_text))
+            n_text = word.start() if word else self._n_certain(self._first_words)
+            self._add_text("text", self._take(n_text))
             if word is None:
                 return False
-            match = self._match_opening(self._openings, is_last)
+            match = self._match_opening(self._openings)
             if match is None:
-                self._add_text(pieces, "text", self._take(1))
+                self._add_text("text", self._take(1))
                 return True
         if match.is_partial:
             return False
         self._take(match.end)
         self._begin(match.marker.opens)
         if match.marker.opens == "tool_call":
-            self._begin_call(pieces, match)
+            self._begin_call(match)
         return True
 
-    def _read_reasoning(self, pieces: list[ContentPart], is_last: bool) -> bool:
-        """Read reasoning up to the text that ends it, and add it to `pieces`.
-
-        Arguments and result: see `_read_text`.
-        """
+    def _read_reasoning(self) -> bool:
+        """Read reasoning up to the text that ends it."""
         reasoning = self._format.reasoning
         ends = reasoning.ends if reasoning else ()
         starts = {end: self._buffer.find(end) for end in ends if end in self._buffer}
         end = min(starts, key=starts.__getitem__, default="")
-        n_reasoning = starts[end] if end else self._n_certain(ends, is_last)
-        self._add_text(pieces, "reasoning", self._take(n_reasoning))
+        n_reasoning = starts[end] if end else self._n_certain(ends)
+        self._add_text("reasoning", self._take(n_reasoning))
         if not end:
             return False
         if not (reasoning and reasoning.ends_are_openings):
@@ -201,49 +193,43 @@ class OutputParser:
         self._begin("text")
         return True
 
-    def _read_arguments(self, pieces: list[ContentPart], is_last: bool) -> bool:
-        """Read arguments of the current call, and add their JSON to `pieces`.
-
-        Arguments and result: see `_read_text`.
-        """
+    def _read_arguments(self) -> bool:
+        """Read arguments of the current call, and add their JSON."""
         if self._arguments is None:
             return False
-        chunk = self._arguments.read(self._buffer, is_last=is_last)
+        chunk = self._arguments.read(self._buffer)
         self._take(chunk.n_read)
         if chunk.json:
-            pieces.append(ContentPart("tool_call", chunk.json, self._index))
+            self._pieces.append(ContentPart("tool_call", chunk.json, self._index))
         if chunk.is_finished:
             self._begin("text")
         return chunk.is_finished or chunk.n_read > 0
 
-    def _match_opening(
-        self, openings: Sequence[OpeningMarker], is_last: bool
-    ) -> MarkerMatch | None:
+    def _match_opening(self, openings: Sequence[OpeningMarker]) -> MarkerMatch | None:
         """Return the match of the first of `openings` that the buffer starts with, or None.
 
         The match is partial if further text decides whether the buffer starts with the marker; if
-        no further text follows (`is_last`), such markers are skipped. Calls of unknown tools are
-        skipped, too.
+        no further text follows, such markers are skipped. Calls of unknown tools are skipped, too.
         """
         for opening in openings:
             match = opening.match(self._buffer)
             if match is None:
                 continue
             if match.is_partial:
-                if not is_last:
+                if not self._is_last:
                     return match
             elif opening.opens != "tool_call" or match.tool_name in self._format.tools:
                 return match
         return None
 
-    def _n_certain(self, words: Collection[str], is_last: bool) -> int:
+    def _n_certain(self, words: Collection[str]) -> int:
         """Return how many characters at the start of the buffer are certainly text.
 
         The rest, at the end of the buffer, is the beginning of one of `words`, which further text
-        may complete. If no further text follows (`is_last`), all characters are text.
+        may complete. If no further text follows, all characters are text.
         """
         n_buffer = len(self._buffer)
-        if is_last:
+        if self._is_last:
             return n_buffer
         longest = max(map(len, words), default=1)
         for n_rest in range(min(longest - 1, n_buffer), 0, -1):
@@ -258,8 +244,8 @@ class OutputParser:
         self._buffer = self._buffer[n_characters:]
         return taken
 
-    def _add_text(self, pieces: list[ContentPart], kind: PartKind, text: str) -> None:
-        """Append a piece of text or reasoning to `pieces`, without white space next to markers.
+    def _add_text(self, kind: PartKind, text: str) -> None:
+        """Add a piece of text or reasoning, without white space next to markers.
 
         White space at the end of `text` is stored, and added only if more text of this part
         follows.
@@ -274,7 +260,7 @@ class OutputParser:
         stripped = text.rstrip()
         if stripped:
             piece_text = "".join(self._pending_space) + stripped
-            pieces.append(ContentPart(kind, piece_text, self._index))
+            self._pieces.append(ContentPart(kind, piece_text, self._index))
             self._pending_space = []
         self._pending_space.append(text[len(stripped) :])
 
@@ -292,16 +278,16 @@ class OutputParser:
         if self._n_calls:
             self._expected = (*self._next_call_openings, *self._first_openings)
 
-    def _begin_call(self, pieces: list[ContentPart], match: MarkerMatch) -> None:
+    def _begin_call(self, match: MarkerMatch) -> None:
         """Begin the call whose opening marker `match` was read.
 
-        A piece with the name and a new id of the call, without arguments, is appended to `pieces`.
+        Add a piece with the name and a new id of the call, without arguments.
         """
         self._index += 1
         self._n_calls += 1
         self._arguments = self._arguments_parser(match)
         new_id = call_id(f"{self._nonce} {self._n_calls}")
-        pieces.append(ContentPart("tool_call", "", self._index, match.tool_name, new_id))
+        self._pieces.append(ContentPart("tool_call", "", self._index, match.tool_name, new_id))
 
     def _arguments_parser(self, match: MarkerMatch) -> ArgumentsParser:
         """Return the parser of the arguments that the buffer starts with."""

@@ -51,19 +51,15 @@ class ArgumentsChunk:
 class ArgumentsParser(Protocol):
     """An incremental parser of the arguments of one call."""
 
-    def read(self, text: str, *, is_last: bool) -> ArgumentsChunk:
+    def read(self, text: str) -> ArgumentsChunk:
         """Parse text of the arguments, and return how much was parsed and its JSON.
 
         One call may parse only a part of the text. The caller passes the rest again, followed by
-        new text.
+        new text. `text` is the text that was not parsed before.
 
         If the last text ends inside the arguments, the JSON is incomplete, too: nothing is added to
         close strings, lists and objects. An incomplete tag or delimiter, an incomplete tagged value
         and an unquoted value at the end are omitted.
-
-        Args:
-            text: the text that was not parsed before.
-            is_last: whether no more text follows.
         """
 
 
@@ -78,14 +74,15 @@ class JsonArguments:
         self._outer_depth = -n_outer
         self._depth = 0
         self._is_in_string = False
+        self._is_escaped = False  # the first character of the next text
         # Whether the text belongs to the arguments, not to the object around them.
         self._is_inside = True
 
-    def read(self, text: str, *, is_last: bool) -> ArgumentsChunk:
+    def read(self, text: str) -> ArgumentsChunk:
         """Parse up to the brace that closes the arguments; see `ArgumentsParser`."""
         end = len(text)
         is_closed = False
-        escaped = -1
+        escaped = 0 if self._is_escaped else -1
         for match in _JSON_DELIMITER.finditer(text):
             delimiter = match[0]
             if match.start() == escaped:
@@ -100,8 +97,7 @@ class JsonArguments:
                 end = match.end()
                 is_closed = True
                 break
-        if escaped == end and not is_last:  # the escaped character has not arrived yet
-            end -= 1
+        self._is_escaped = escaped == end
         arguments = text[:end] if self._is_inside else ""
         is_finished = is_closed and not (self._is_inside and self._outer_depth)
         if is_closed:
@@ -131,10 +127,10 @@ class TaggedArguments:
         self._name: str | None = None
         self._value: list[str] = []
 
-    def read(self, text: str, *, is_last: bool) -> ArgumentsChunk:
+    def read(self, text: str) -> ArgumentsChunk:
         """Parse the next name or value; see `ArgumentsParser`."""
         if self._name is not None:
-            return self._read_value(self._name, text, is_last=is_last)
+            return self._read_value(self._name, text)
         n_space = len(text) - len(text.lstrip())
         if opening := self._opening.match(text, n_space):
             self._name = opening[1].strip()
@@ -143,17 +139,16 @@ class TaggedArguments:
         is_opening = text.startswith(self._before_name, n_space)
         is_short_opening = is_opening and n_rest < _MAX_OPENING_CHARACTERS
         if is_short_opening or may_become(self._before_name, text, n_space):
-            return ArgumentsChunk(len(text) if is_last else n_space)
+            return ArgumentsChunk(n_space)
         return ArgumentsChunk(n_space, "}" if self._separator == ", " else "{}", is_finished=True)
 
-    def _read_value(self, name: str, text: str, *, is_last: bool) -> ArgumentsChunk:
+    def _read_value(self, name: str, text: str) -> ArgumentsChunk:
         end = text.find(self._after_value)
         if end < 0:
             # The end of the text may be the beginning of the closing tag.
             n_certain = max(0, len(text) - len(self._after_value) + 1)
-            n_read = len(text) if is_last else n_certain
-            self._value.append(text[:n_read])
-            return ArgumentsChunk(n_read)
+            self._value.append(text[:n_certain])
+            return ArgumentsChunk(n_certain)
         self._value.append(text[:end])
         value = "".join(self._value).removesuffix(self._value_end)
         key = json.dumps(name, ensure_ascii=False)
@@ -188,15 +183,15 @@ class UnquotedArguments:
         self._end: str | None = None
         self._unquoted: list[str] = []
 
-    def read(self, text: str, *, is_last: bool) -> ArgumentsChunk:
+    def read(self, text: str) -> ArgumentsChunk:
         """Parse the next delimiter, string or unquoted text; see `ArgumentsParser`."""
         if self._end:
-            return self._read_string(self._end, text, is_last=is_last)
+            return self._read_string(self._end, text)
         if self._end is not None:
-            return self._read_unquoted(text, 0, is_last=is_last)
+            return self._read_unquoted(text, 0)
         start = len(text) - len(text.lstrip())
         if may_become(self._delimiter, text, start):
-            return ArgumentsChunk(len(text) if is_last else start)
+            return ArgumentsChunk(start)
         delimiter = text[start]
         if text.startswith(self._delimiter, start):
             delimiter = self._delimiter
@@ -208,13 +203,13 @@ class UnquotedArguments:
             json_text = {",": ", ", ":": ": "}.get(delimiter, delimiter)
             return ArgumentsChunk(start + 1, json_text, is_finished=not self._depth)
         self._end = ""
-        return self._read_unquoted(text, start, is_last=is_last)
+        return self._read_unquoted(text, start)
 
-    def _read_unquoted(self, text: str, start: int, *, is_last: bool) -> ArgumentsChunk:
+    def _read_unquoted(self, text: str, start: int) -> ArgumentsChunk:
         end = self._end_of_content("", text, start)
         self._unquoted.append(text[start:end])
         if may_become(self._delimiter, text, end):
-            return ArgumentsChunk(len(text) if is_last else end)
+            return ArgumentsChunk(end)
         unquoted = "".join(self._unquoted).strip()
         self._unquoted = []
         self._end = None
@@ -222,14 +217,14 @@ class UnquotedArguments:
         json_text = json.dumps(unquoted, ensure_ascii=False) if is_name else as_json(unquoted)
         return ArgumentsChunk(end, json_text)
 
-    def _read_string(self, delimiter: str, text: str, *, is_last: bool) -> ArgumentsChunk:
+    def _read_string(self, delimiter: str, text: str) -> ArgumentsChunk:
         end = self._end_of_content(delimiter, text, 0)
         if delimiter == self._delimiter:
             json_text = json.dumps(text[:end], ensure_ascii=False)[1:-1]
         else:
             json_text = _ESCAPE.sub(_to_json_escape, text[:end]).translate(_CONTROL_CHARACTERS)
         if not text.startswith(delimiter, end):
-            return ArgumentsChunk(len(text) if is_last else end, json_text)
+            return ArgumentsChunk(end, json_text)
         self._end = None
         return ArgumentsChunk(end + len(delimiter), json_text + '"')
 

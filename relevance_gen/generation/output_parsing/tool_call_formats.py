@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from attrs import frozen
+from attrs import astuple, frozen
 
 from relevance_gen.generation.output_parsing.opening_markers import OpeningMarker, split_words
 
@@ -77,8 +77,10 @@ class ToolCallFormat:
     def next_openings(self) -> tuple[OpeningMarker, ...]:
         """The markers after a call: another call's opening, or the words that close this call."""
         another = f"{self.before_name}NAME{self.before_arguments}"
-        texts = [self.between_calls + text for text in (another, *self.alternative_openings)]
-        openings = [self._opening(text) for text in texts]
+        openings = [
+            self._opening(self.between_calls + text)
+            for text in (another, *self.alternative_openings)
+        ]
         closings = [OpeningMarker(word, "text") for word in self._closing_words]
         return (*openings, *closings)
 
@@ -133,60 +135,6 @@ class ReasoningFormat:
 
 # ── Tool calls ────────────────────────────────────────────────────────────────────────────────────
 
-HARMONY: Final = ToolCallFormat(
-    template_markers=("<|channel|>", "functions."),
-    before_name="<|channel|>commentary to=functions.",
-    before_arguments=" <|constrain|>json<|message|>",
-    alternative_openings=(
-        "<|channel|>commentary to=functions.NAME<|constrain|>~json~<|message|>",
-        "<|start|>~assistant~to=functions.NAME<|channel|>commentary<|constrain|>~json~<|message|>",
-        "<|channel|>analysis to=functions.NAME<|constrain|>~json~<|message|>",
-        "<|start|>~assistant~to=functions.NAME<|channel|>analysis<|constrain|>~json~<|message|>",
-    ),
-)
-MISTRAL_WITH_ARGS: Final = ToolCallFormat(
-    template_markers=("[TOOL_CALLS]", "[ARGS]"),
-    before_name="[TOOL_CALLS]",
-    before_arguments="[ARGS]",
-    alternative_openings=("[TOOL_CALLS]NAME[CALL_ID]ANY[ARGS]~",),
-)
-MISTRAL: Final = ToolCallFormat(
-    template_markers=("[TOOL_CALLS]",),
-    before_calls="[TOOL_CALLS] [",
-    between_calls=", ",
-    after_calls="]",
-    before_name='{"name": "',
-    before_arguments='", "arguments": ',
-    after_arguments="}",
-    alternative_openings=("[TOOL_CALLS]NAME[ARGS]~",),
-)
-DEEPSEEK_R1: Final = ToolCallFormat(
-    template_markers=("<｜tool▁calls▁begin｜>", "```json"),
-    before_calls="<｜tool▁calls▁begin｜>",
-    between_calls="\n",
-    after_calls="<｜tool▁calls▁end｜>",
-    before_name="<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-    before_arguments="\n```json\n",
-    after_arguments="\n```<｜tool▁call▁end｜>",
-)
-DEEPSEEK_V31: Final = ToolCallFormat(
-    template_markers=("<｜tool▁calls▁begin｜>",),
-    before_calls="<｜tool▁calls▁begin｜>",
-    after_calls="<｜tool▁calls▁end｜>",
-    before_name="<｜tool▁call▁begin｜>",
-    before_arguments="<｜tool▁sep｜>",
-    after_arguments="<｜tool▁call▁end｜>",
-)
-GRANITE: Final = ToolCallFormat(
-    template_markers=("<|tool_call|>",),
-    before_calls="<|tool_call|>[",
-    between_calls=", ",
-    after_calls="]",
-    before_name='{"name": "',
-    before_arguments='", "arguments": ',
-    after_arguments="}",
-    alternative_openings=('<tool_call>[{"name": "NAME", "arguments": ',),
-)
 HERMES: Final = ToolCallFormat(
     template_markers=("<tool_call>",),
     excluded_markers=("<function=", "<arg_key>"),
@@ -195,123 +143,165 @@ HERMES: Final = ToolCallFormat(
     before_arguments='", "arguments": ',
     after_arguments="}\n</tool_call>",
 )
-LLAMA: Final = ToolCallFormat(
-    template_markers=('"parameters"', "<|start_header_id|>"),
-    between_calls="; ",
-    before_name='{"name": "',
-    before_arguments='", "parameters": ',
-    after_arguments="}",
-    alternative_openings=('<|python_tag|>{"name": "NAME", "arguments": ',),
-)
-COMMAND: Final = ToolCallFormat(
-    template_markers=("<|START_ACTION|>",),
-    before_calls="<|START_ACTION|>[\n    ",
-    between_calls=",\n    ",
-    after_calls="\n]<|END_ACTION|>",
-    before_name='{"tool_call_id": "0", "tool_name": "',
-    before_arguments='", "parameters": ',
-    after_arguments="}",
-    alternative_openings=(
-        '<|START_ACTION|>[{"tool_call_id":"ANY","tool_name":"NAME","parameters":',
-        '<|START_ACTION|>[{"tool_name":"NAME","parameters":',
-        '{"tool_call_id":"ANY","tool_name":"NAME","parameters":',
-        '{"tool_name":"NAME","parameters":',
-    ),
-)
-KIMI: Final = ToolCallFormat(
-    template_markers=("tool_declare",),
-    before_calls="<|tool_calls_section_begin|>",
-    after_calls="<|tool_calls_section_end|>",
-    before_name="<|tool_call_begin|>functions.",
-    before_arguments=":0<|tool_call_argument_begin|>",
-    after_arguments="<|tool_call_end|>",
-    alternative_openings=(
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.~NAME:ANY<|tool_call_argument_begin|>",
-        "<|tool_call_begin|>functions.~NAME:ANY<|tool_call_argument_begin|>",
-    ),
-)
-GEMMA_4: Final = ToolCallFormat(
-    template_markers=("<|tool_call>", "call:"),
-    before_name="<|tool_call>call:",
-    before_arguments="",
-    after_arguments="<tool_call|>",
-    string_delimiter='<|"|>',
-)
-MINIMAX: Final = ToolCallFormat(
-    template_markers=("<minimax:tool_call>",),
-    before_calls="<minimax:tool_call>\n",
-    after_calls="</minimax:tool_call>",
-    before_name='<invoke name="',
-    before_arguments='">\n',
-    after_arguments="</invoke>\n",
-    argument_tags=ArgumentTags('<parameter name="', '">', "</parameter>"),
-)
-QWEN3_CODER: Final = ToolCallFormat(
-    template_markers=("<tool_call>", "<function="),
-    between_calls="\n",
-    before_name="<tool_call>\n<function=",
-    before_arguments=">\n",
-    after_arguments="</function>\n</tool_call>",
-    alternative_openings=("<function=NAME>",),
-    argument_tags=ArgumentTags("<parameter=", ">\n", "\n</parameter>"),
-)
-SEED_OSS: Final = ToolCallFormat(
-    template_markers=("<seed:tool_call>", "<function="),
-    between_calls="\n",
-    before_name="<seed:tool_call>\n<function=",
-    before_arguments=">\n",
-    after_arguments="</function>\n</seed:tool_call>",
-    alternative_openings=("<function=NAME>",),
-    argument_tags=ArgumentTags("<parameter=", ">\n", "\n</parameter>"),
-)
-GLM: Final = ToolCallFormat(
-    template_markers=("<tool_call>", "<arg_key>"),
-    between_calls="\n",
-    before_name="<tool_call>",
-    before_arguments="\n",
-    after_arguments="\n</tool_call>",
-    argument_tags=ArgumentTags("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
-)
+"""The format of Qwen 2.5 and 3 and Hermes 2 Pro, which is also used for unknown model families."""
 
 TOOL_CALL_FORMATS: Final = (
-    HARMONY,
-    MISTRAL_WITH_ARGS,
-    MISTRAL,
-    DEEPSEEK_R1,
-    DEEPSEEK_V31,
-    GRANITE,
+    # gpt-oss
+    ToolCallFormat(
+        template_markers=("<|channel|>", "functions."),
+        before_name="<|channel|>commentary to=functions.",
+        before_arguments=" <|constrain|>json<|message|>",
+        alternative_openings=(
+            "<|channel|>commentary to=functions.NAME<|constrain|>~json~<|message|>",
+            "<|start|>~assistant~to=functions.NAME"
+            "<|channel|>commentary<|constrain|>~json~<|message|>",
+            "<|channel|>analysis to=functions.NAME<|constrain|>~json~<|message|>",
+            "<|start|>~assistant~to=functions.NAME"
+            "<|channel|>analysis<|constrain|>~json~<|message|>",
+        ),
+    ),
+    # Mistral Small 3.2
+    ToolCallFormat(
+        template_markers=("[TOOL_CALLS]", "[ARGS]"),
+        before_name="[TOOL_CALLS]",
+        before_arguments="[ARGS]",
+        alternative_openings=("[TOOL_CALLS]NAME[CALL_ID]ANY[ARGS]~",),
+    ),
+    # Mistral 7B v0.3 and later
+    ToolCallFormat(
+        template_markers=("[TOOL_CALLS]",),
+        before_calls="[TOOL_CALLS] [",
+        between_calls=", ",
+        after_calls="]",
+        before_name='{"name": "',
+        before_arguments='", "arguments": ',
+        after_arguments="}",
+        alternative_openings=("[TOOL_CALLS]NAME[ARGS]~",),
+    ),
+    # DeepSeek R1 and V3
+    ToolCallFormat(
+        template_markers=("<｜tool▁calls▁begin｜>", "```json"),
+        before_calls="<｜tool▁calls▁begin｜>",
+        between_calls="\n",
+        after_calls="<｜tool▁calls▁end｜>",
+        before_name="<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+        before_arguments="\n```json\n",
+        after_arguments="\n```<｜tool▁call▁end｜>",
+    ),
+    # DeepSeek V3.1
+    ToolCallFormat(
+        template_markers=("<｜tool▁calls▁begin｜>",),
+        before_calls="<｜tool▁calls▁begin｜>",
+        after_calls="<｜tool▁calls▁end｜>",
+        before_name="<｜tool▁call▁begin｜>",
+        before_arguments="<｜tool▁sep｜>",
+        after_arguments="<｜tool▁call▁end｜>",
+    ),
+    # Granite 3
+    ToolCallFormat(
+        template_markers=("<|tool_call|>",),
+        before_calls="<|tool_call|>[",
+        between_calls=", ",
+        after_calls="]",
+        before_name='{"name": "',
+        before_arguments='", "arguments": ',
+        after_arguments="}",
+        alternative_openings=('<tool_call>[{"name": "NAME", "arguments": ',),
+    ),
     HERMES,
-    LLAMA,
-    COMMAND,
-    KIMI,
-    GEMMA_4,
-    MINIMAX,
-    QWEN3_CODER,
-    SEED_OSS,
-    GLM,
+    # Llama 3.1 to 3.3
+    ToolCallFormat(
+        template_markers=('"parameters"', "<|start_header_id|>"),
+        between_calls="; ",
+        before_name='{"name": "',
+        before_arguments='", "parameters": ',
+        after_arguments="}",
+        alternative_openings=('<|python_tag|>{"name": "NAME", "arguments": ',),
+    ),
+    # Command R7B and A
+    ToolCallFormat(
+        template_markers=("<|START_ACTION|>",),
+        before_calls="<|START_ACTION|>[\n    ",
+        between_calls=",\n    ",
+        after_calls="\n]<|END_ACTION|>",
+        before_name='{"tool_call_id": "0", "tool_name": "',
+        before_arguments='", "parameters": ',
+        after_arguments="}",
+        alternative_openings=(
+            '<|START_ACTION|>[{"tool_call_id":"ANY","tool_name":"NAME","parameters":',
+            '<|START_ACTION|>[{"tool_name":"NAME","parameters":',
+            '{"tool_call_id":"ANY","tool_name":"NAME","parameters":',
+            '{"tool_name":"NAME","parameters":',
+        ),
+    ),
+    # Kimi K2
+    ToolCallFormat(
+        template_markers=("tool_declare",),
+        before_calls="<|tool_calls_section_begin|>",
+        after_calls="<|tool_calls_section_end|>",
+        before_name="<|tool_call_begin|>functions.",
+        before_arguments=":0<|tool_call_argument_begin|>",
+        after_arguments="<|tool_call_end|>",
+        alternative_openings=(
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.~NAME:ANY<|tool_call_argument_begin|>",
+            "<|tool_call_begin|>functions.~NAME:ANY<|tool_call_argument_begin|>",
+        ),
+    ),
+    # Gemma 4
+    ToolCallFormat(
+        template_markers=("<|tool_call>", "call:"),
+        before_name="<|tool_call>call:",
+        before_arguments="",
+        after_arguments="<tool_call|>",
+        string_delimiter='<|"|>',
+    ),
+    # MiniMax M2
+    ToolCallFormat(
+        template_markers=("<minimax:tool_call>",),
+        before_calls="<minimax:tool_call>\n",
+        after_calls="</minimax:tool_call>",
+        before_name='<invoke name="',
+        before_arguments='">\n',
+        after_arguments="</invoke>\n",
+        argument_tags=ArgumentTags('<parameter name="', '">', "</parameter>"),
+    ),
+    # Qwen3-Coder and Qwen 3.5
+    ToolCallFormat(
+        template_markers=("<tool_call>", "<function="),
+        between_calls="\n",
+        before_name="<tool_call>\n<function=",
+        before_arguments=">\n",
+        after_arguments="</function>\n</tool_call>",
+        alternative_openings=("<function=NAME>",),
+        argument_tags=ArgumentTags("<parameter=", ">\n", "\n</parameter>"),
+    ),
+    # Seed-OSS
+    ToolCallFormat(
+        template_markers=("<seed:tool_call>", "<function="),
+        between_calls="\n",
+        before_name="<seed:tool_call>\n<function=",
+        before_arguments=">\n",
+        after_arguments="</function>\n</seed:tool_call>",
+        alternative_openings=("<function=NAME>",),
+        argument_tags=ArgumentTags("<parameter=", ">\n", "\n</parameter>"),
+    ),
+    # GLM 4.5 to 4.7
+    ToolCallFormat(
+        template_markers=("<tool_call>", "<arg_key>"),
+        between_calls="\n",
+        before_name="<tool_call>",
+        before_arguments="\n",
+        after_arguments="\n</tool_call>",
+        argument_tags=ArgumentTags("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
+    ),
 )
-"""The tool-call formats; the first format that matches a template is used.
+"""The tool-call formats of model families; the first format that matches a template is used.
 
-Sources: the chat templates of gpt-oss, Mistral 7B v0.3 to Small 3.2, DeepSeek R1, V3 and V3.1,
-Granite 3, Qwen 2.5 and 3, Hermes 2 Pro, Llama 3.1 to 3.3, Command R7B and A, Kimi K2, Gemma 4,
-MiniMax M2, Seed-OSS, Qwen3-Coder and 3.5, and GLM 4.5 to 4.7.
+Source: the chat templates of these models.
 """
 
 # ── Reasoning ─────────────────────────────────────────────────────────────────────────────────────
 
-_HARMONY_REASONING: Final = ReasoningFormat(
-    template_marker="<|channel|>",
-    openings=(
-        OpeningMarker("<|channel|>analysis<|message|>", "reasoning"),
-        OpeningMarker("<|channel|>final<|constrain|>~json~<|message|>", "text"),
-        OpeningMarker("<|channel|>commentary<|constrain|>~json~<|message|>", "text"),
-        OpeningMarker("<|start|>assistant", "text"),
-        OpeningMarker("<|end|>", "text"),
-        OpeningMarker("<|call|>", "text"),
-    ),
-    ends=("<|end|>", "<|start|>", "<|channel|>"),
-    ends_are_openings=True,
-)
 _REASONING_TAGS: Final = {
     "<|channel>thought": "<channel|>",
     "[THINK]": "[/THINK]",
@@ -319,15 +309,30 @@ _REASONING_TAGS: Final = {
     "<seed:think>": "</seed:think>",
     "<think>": "</think>",
 }
-_TAGGED_REASONING: Final = [
+REASONING_FORMATS: Final = (
+    # gpt-oss
     ReasoningFormat(
-        template_marker=start,
-        openings=(OpeningMarker(start, "reasoning"),),
-        ends=(end,),
-    )
-    for start, end in _REASONING_TAGS.items()
-]
-REASONING_FORMATS: Final = (_HARMONY_REASONING, *_TAGGED_REASONING)
+        template_marker="<|channel|>",
+        openings=(
+            OpeningMarker("<|channel|>analysis<|message|>", "reasoning"),
+            OpeningMarker("<|channel|>final<|constrain|>~json~<|message|>", "text"),
+            OpeningMarker("<|channel|>commentary<|constrain|>~json~<|message|>", "text"),
+            OpeningMarker("<|start|>assistant", "text"),
+            OpeningMarker("<|end|>", "text"),
+            OpeningMarker("<|call|>", "text"),
+        ),
+        ends=("<|end|>", "<|start|>", "<|channel|>"),
+        ends_are_openings=True,
+    ),
+    *[
+        ReasoningFormat(
+            template_marker=start,
+            openings=(OpeningMarker(start, "reasoning"),),
+            ends=(end,),
+        )
+        for start, end in _REASONING_TAGS.items()
+    ],
+)
 """The reasoning formats of gpt-oss, Gemma 4, Magistral, Command A, Seed-OSS, and Qwen 3, DeepSeek
 and most other models."""
 
@@ -342,7 +347,7 @@ def _marker_texts() -> Iterable[str]:
         openings += [*tool_calls.first_openings, *tool_calls.next_openings]
         yield tool_calls.string_delimiter
         if tags := tool_calls.argument_tags:
-            yield from (tags.before_name, tags.before_value, tags.after_value)
+            yield from astuple(tags)
     for reasoning in REASONING_FORMATS:
         openings += reasoning.openings
     yield from (opening.text for opening in openings)

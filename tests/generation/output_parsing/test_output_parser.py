@@ -365,7 +365,7 @@ def test_unquoted_arguments_escape_line_breaks():
     parser = UnquotedArguments('<|"|>')
     text, arguments, is_finished = '{a: "one\n\ttwo"}', "", False
     while not is_finished:
-        chunk = parser.read(text, is_last=True)
+        chunk = parser.read(text)
         text, arguments = text[chunk.n_read :], arguments + chunk.json
         is_finished = chunk.is_finished
     assert json.loads(arguments) == {"a": "one\n\ttwo"}
@@ -386,10 +386,10 @@ def test_unquoted_arguments_convert_unknown_escapes(written, meant):
     text = f'{{a: "{written}"}}'
     for cut in range(len(text)):
         parser, arguments, rest = UnquotedArguments('<|"|>'), "", ""
-        for part, is_last in ((text[:cut], False), (text[cut:], True)):
+        for part in (text[:cut], text[cut:]):
             rest, is_reading = rest + part, True
             while rest and is_reading:
-                chunk = parser.read(rest, is_last=is_last)
+                chunk = parser.read(rest)
                 rest, arguments = rest[chunk.n_read :], arguments + chunk.json
                 is_reading = bool(chunk.n_read or chunk.json)
         assert json.loads(arguments) == {"a": meant}
