@@ -84,15 +84,12 @@ class ItemEvents:
         """Return the whole response."""
         (response,) = responses
         (completion,) = response.responses
-        parts = completion.parts or ()
         is_truncated = completion.finish_reason == "length"
-        output = []
-        for part in parts:
-            is_partial = is_truncated
-            if part.kind == "tool_call":
-                is_partial = completion.finish_reason != "tool_calls"
-            is_partial = is_partial and part is parts[-1]
-            output.append(self._item(part, "incomplete" if is_partial else "completed"))
+        output = [self._item(part, "completed") for part in completion.parts or ()]
+        if completion.parts:
+            is_call = completion.parts[-1].kind == "tool_call"
+            if is_truncated or (is_call and completion.finish_reason != "tool_calls"):
+                output[-1]["status"] = "incomplete"
         return self._response(
             "incomplete" if is_truncated else "completed",
             output=output,

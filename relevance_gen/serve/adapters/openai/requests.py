@@ -145,6 +145,29 @@ class SamplingRequest:
         """
         return {} if self.response_format is None else {"json_schema": "response_format"}
 
+    @property
+    def output_schema(self) -> object:
+        """The JSON schema that `response_format` requires; None if it requires none.
+
+        The schema is always enforced strictly, regardless of the field ``strict`` of the format.
+        """
+        if self.response_format is None:
+            return None
+        kind = self.response_format.get("type")
+        if kind not in ("text", "json_object", "json_schema"):
+            allowed = '"text", "json_object" or "json_schema"'
+            raise InvalidRequestError.must_be("response_format.type", allowed, kind)
+        definition = self.response_format.get("json_schema")
+        if definition is not None:
+            checks.an_object.check("response_format.json_schema", definition)
+        schema = (definition or {}).get("schema")
+        if kind == "json_schema" or schema is not None:
+            checks.an_object.check("response_format.json_schema.schema", schema)
+        if kind == "json_object":
+            schema = self.response_format.get("schema")
+            return {"type": "object"} if schema is None else schema
+        return schema if kind == "json_schema" else None
+
     def generation(
         self, text: str, max_tokens: int, top_logprobs: int | None, names: Mapping[str, str]
     ) -> GenerationRequest:
@@ -171,7 +194,7 @@ class SamplingRequest:
             fields |= {"logprobs": True, "return_tokens": True, "top_logprobs": top_logprobs}
         fields |= {"max_tokens": max_tokens, "num_samples": self.n, "top_k": max(0, self.top_k)}
         constraints = [name for name in GRAMMAR_FIELDS if fields[name] is not None]
-        schema = _schema_of_format(self.response_format)
+        schema = self.output_schema
         if schema is not None:
             constraints.append("response_format")
             fields["json_schema"] = schema
@@ -179,29 +202,6 @@ class SamplingRequest:
             first, second, *_ = constraints
             raise InvalidRequestError(f"cannot be combined with {first}", second)
         return new_generation(text, names, **fields)
-
-
-def _schema_of_format(response_format: JsonObject | None) -> object:
-    """Return the JSON schema that a response format requires; None if it requires none.
-
-    The schema is always enforced strictly, regardless of the field ``strict`` of the format.
-    """
-    if response_format is None:
-        return None
-    kind = response_format.get("type")
-    if kind not in ("text", "json_object", "json_schema"):
-        allowed = '"text", "json_object" or "json_schema"'
-        raise InvalidRequestError.must_be("response_format.type", allowed, kind)
-    definition = response_format.get("json_schema")
-    if definition is not None:
-        checks.an_object.check("response_format.json_schema", definition)
-    schema = (definition or {}).get("schema")
-    if kind == "json_schema" or schema is not None:
-        checks.an_object.check("response_format.json_schema.schema", schema)
-    if kind == "json_object":
-        schema = response_format.get("schema")
-        return {"type": "object"} if schema is None else schema
-    return schema if kind == "json_schema" else None
 
 
 def error(kind: str, message: str, field: str | None) -> JsonObject:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 from attrs import field, frozen
 
 from relevance_gen import checks, fields
@@ -121,11 +120,11 @@ class ResponsesRequest(SamplingRequest):
         return {"reasoning_effort": effort} if effort else {}
 
     @property
-    def schema(self) -> object:
-        """The schema that the text must conform to, if any."""
+    def output_schema(self) -> object:
+        """The schema that the text must conform to, if any; `response_format` is a fallback."""
         match text_format := (self.text or {}).get("format"):
             case None | {"type": "text"}:
-                return None
+                return super().output_schema
             case {"type": "json_object"}:
                 return {"type": "object"}
             case {"type": "json_schema", "schema": dict(schema)}:
@@ -145,9 +144,6 @@ def read(body: object) -> Operation:
             f"must not contain {_LOGPROBS}: this path returns no log probabilities", "include"
         )
     names = _FIELD_NAMES | request.schema_names
-    if request.schema is not None:
-        text_format = {"type": "json_object", "schema": request.schema}
-        request = attrs.evolve(request, response_format=text_format)
     max_tokens = request.max_output_tokens or AS_MUCH_AS_FITS
     tool_list = [*client_tools(request.tools)]
     conversation = request.conversation(tool_list)
@@ -168,8 +164,9 @@ def read(body: object) -> Operation:
         "parallel_tool_calls": request.parallel_tool_calls,
         "tool_choice": tool_choice,
     }
-    encodes_reasoning = _ENCODED_REASONING in request.include
-    events = ItemEvents(request_fields, tools, encodes_reasoning=encodes_reasoning)
+    events = ItemEvents(
+        request_fields, tools, encodes_reasoning=_ENCODED_REASONING in request.include
+    )
     return task, events if request.stream else events.full_response
 
 
