@@ -136,7 +136,7 @@ class BlockEvents:
 
     def error(self, kind: str, message: str, field: str | None) -> bytes:
         """Return the event that ends a stream that failed."""
-        return _event("error", error=error(kind, message, field)["error"])
+        return wire.event(error(kind, message, field), "error")
 
     def _start(self) -> bytes:
         """Return the event that starts the message; b"" if it was returned before.

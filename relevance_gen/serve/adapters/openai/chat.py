@@ -107,14 +107,14 @@ class ChatRequest(SamplingRequest):
                 " or if add_generation_prompt is True",
                 "continue_final_message",
             )
-        variables = dict(self.chat_template_kwargs or {})
-        paths = {name: f"chat_template_kwargs.{name}" for name in variables}
-        for name in _TEMPLATE_VARIABLES:
-            if (value := getattr(self, name)) is not None:
-                variables[name] = value
-                paths[name] = name
+        fields = {
+            name: value
+            for name in _TEMPLATE_VARIABLES
+            if (value := getattr(self, name)) is not None
+        }
+        variables = (self.chat_template_kwargs or {}) | fields
         required = {
-            name: paths[name]
+            name: name if name in fields else f"chat_template_kwargs.{name}"
             for name, value in variables.items()
             if name != "add_generation_prompt" and value not in (None, [])
         }

@@ -71,13 +71,11 @@ class ChoiceEvents(ABC):
         """Return the response with all choices as one object."""
         choices: list[JsonObject] = []
         for completion, response in _samples(responses):
-            choice = self._choice(completion, response)
-            ending = self._ending(completion, response)
-            choices.append({"index": len(choices), **choice, **ending})
-        created = int(responses[0].created)
+            choice = self._choice(completion, response) | self._ending(completion, response)
+            choices.append({"index": len(choices), **choice})
         return {
             **self._identity,
-            "created": created,
+            "created": int(responses[0].created),
             "choices": choices,
             "usage": _usage(responses),
         }
@@ -90,9 +88,8 @@ class ChoiceEvents(ABC):
         """Return the events that end a stream: the last chunk of each sample, and the usage."""
         events = []
         for sample, (completion, response) in enumerate(_samples(responses)):
-            events.append(self._start(sample, None))
-            ending = self._ending(completion, response)
-            events.append(self._event(sample, {**self._last(completion), **ending}))
+            choice = self._last(completion) | self._ending(completion, response)
+            events += [self._start(sample, None), self._event(sample, choice)]
         if self._includes_usage:
             events.append(self._chunk([], usage=_usage(responses)))
         return b"".join([*events, b"data: [DONE]\n\n"])
@@ -217,18 +214,18 @@ def _token_text(piece: bytes) -> str:
 
 def _sample_tokens(
     completion: Completion, token_texts: TokenTexts, *, with_end: bool = False
-) -> Iterator[_ScoredToken]:
-    """Return an iterator over a sample's tokens, each with its log probability and alternatives.
+) -> list[_ScoredToken]:
+    """Return a sample's tokens, each with its log probability and alternatives.
 
     If the last token is an end-of-sequence token, it is included only with `with_end`.
     """
     tokens = completion.tokens or ()
-    logprobs = completion.logprobs or ()
     alternatives = completion.top_logprobs or ((),) * len(tokens)
-    ends_with_eos = bool(tokens) and tokens[-1] in token_texts.eos_token_ids
-    n_tokens = len(tokens) - 1 if ends_with_eos and not with_end else len(tokens)
-    rows = zip(tokens, logprobs, alternatives, strict=True)
-    return itertools.starmap(_ScoredToken, itertools.islice(rows, n_tokens))
+    rows = zip(tokens, completion.logprobs or (), alternatives, strict=True)
+    scored = list(itertools.starmap(_ScoredToken, rows))
+    if tokens and tokens[-1] in token_texts.eos_token_ids and not with_end:
+        scored.pop()
+    return scored
 
 
 def _logprobs_by_text(
