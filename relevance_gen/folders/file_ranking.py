@@ -50,8 +50,8 @@ from relevance_gen.retrieval.ranking.stage import (
     RerankStage,
     WeightedQuery,
 )
-from relevance_gen.text.stems import stem
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
+from relevance_gen.text.word_forms import stem
 
 _FURTHER_CHUNKS_WEIGHT: Final = 0.3
 _CHUNK_DECAY: Final = 0.7

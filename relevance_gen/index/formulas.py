@@ -33,15 +33,6 @@ def saturate(tf: npt.NDArray[Any]) -> Floats:
         return np.asarray(tf / (tf + SATURATION), np.float64)
 
 
-def saturate_scalar(tf: float) -> float:
-    """Return `saturate` of one count.
-
-    >>> bool(saturate_scalar(1) == saturate(np.array([1]))[0])
-    True
-    """
-    return tf / (tf + SATURATION)
-
-
 def sublinear(tf: npt.NDArray[Any]) -> Floats:
     """Return ``1 + ln tf``."""
     return np.asarray(1.0 + np.log(tf), np.float64)

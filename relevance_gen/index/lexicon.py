@@ -29,7 +29,6 @@ from relevance_gen.arrays import (
     TermOrds,
 )
 from relevance_gen.text.scripts import FIRST_NGRAM_LEAD, TRIPLE_LEAD
-from relevance_gen.text.stems import MIN_LETTERS, stem_all
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 from relevance_gen.text.term_hashes import (
     MAX_PREFIX_BYTES,
@@ -37,7 +36,7 @@ from relevance_gen.text.term_hashes import (
     hash_prefixes,
     prefix_bucket_bounds,
 )
-from relevance_gen.text.tokenization import number_flags
+from relevance_gen.text.word_forms import MIN_LETTERS, number_flags, stem_all
 
 DERIVED_BYTES_PER_TERM: Final = 27
 """Maximum bytes of the values derived from a term: stem, number of letters, prefix and its ordinal,
@@ -300,7 +299,7 @@ class Lexicon:
     def can_inflect(self) -> Flags:
         """Whether each term can be inflected, shape (V,).
 
-        `relevance_gen.text.stems.can_inflect` defines this.
+        `relevance_gen.text.word_forms.can_inflect` defines this.
         """
         can_inflect = np.empty(self.size, bool)
         for batch, spelling, bounds in self._spelling_batches():
@@ -318,7 +317,7 @@ class Lexicon:
     def is_number(self) -> Flags:
         """Whether each term is a number other than a year, shape (V + 1,).
 
-        `relevance_gen.text.tokenization.is_number` defines this. The last element is False: it
+        `relevance_gen.text.word_forms.is_number` defines this. The last element is False: it
         belongs to the ordinal V, which marks the empty elements of `TokenSequences.terms`.
         """
         is_number = np.zeros(self.size + 1, bool)

@@ -178,8 +178,10 @@ class Postings:
             chunks.append(self.chunk[start:end])
             tfs.append(self.tf[start:end])
             counts.append(end - start)
-        chunk = arrays.concat(chunks, np.uint32)
-        tf = arrays.concat(tfs, np.uint32)
+        if len(chunks) == 1:
+            chunk, tf = chunks[0], tfs[0]
+        else:
+            chunk, tf = arrays.concat(chunks, np.uint32), arrays.concat(tfs, np.uint32)
         if self.live is None:
             return PostingsOfTerms(chunk, tf, counts)
         is_live = self.live[chunk]

@@ -26,14 +26,14 @@ from relevance_gen.retrieval.ports import (
 )
 from relevance_gen.retrieval.query import term_matching
 from relevance_gen.retrieval.query.filters import Filter, Where, check_keys
-from relevance_gen.retrieval.query.parsing import MAX_CACHED_CHARS, Query, QueryTerm, parse
+from relevance_gen.retrieval.query.parsing import MAX_CACHED_CHARS, Query, parse
 from relevance_gen.retrieval.query.spelling import (
     Correction,
     correct,
     corrections_of,
     find_variants,
 )
-from relevance_gen.retrieval.query.term_matching import Match
+from relevance_gen.retrieval.query.term_matching import Match, QueryTerm
 from relevance_gen.retrieval.ranking.confidence import confidence
 from relevance_gen.retrieval.ranking.stage import (
     LEXICAL,

@@ -29,9 +29,10 @@ from relevance_gen.retrieval.ports import (
     merge_extracted,
 )
 from relevance_gen.retrieval.query import term_matching
-from relevance_gen.retrieval.query.parsing import MAX_CACHED_CHARS, QueryTerm
+from relevance_gen.retrieval.query.parsing import MAX_CACHED_CHARS
 from relevance_gen.retrieval.query.term_matching import (
     Match,
+    QueryTerm,
     TermPostings,
     inflections_among,
     live_inflections,
@@ -191,9 +192,9 @@ class LocalSegments:
             The indices in `request.positions` of the chunks that are in these segments, ascending,
             and the features of these chunks in that order, one `Features` for each spec.
         """
-        raise_if_cancelled()
         parts = []
         for scorer in self.scorers:
+            raise_if_cancelled()
             part = scorer.extract_features(request)
             if part[0].size:
                 parts.append(part)
@@ -351,13 +352,7 @@ class SegmentScorer:
     def _read_postings(self, term: QueryTerm, match: Match | None) -> TermPostings:
         postings = self.segment.postings
         if match is None:
-            inflections = live_inflections(
-                postings,
-                term.term_id,
-                term.word,
-                by_prefix=self._by_prefix,
-                is_prefix=term.is_prefix,
-            )
+            inflections = live_inflections(postings, term, by_prefix=self._by_prefix)
         else:
             inflections = inflections_among(postings, match)
         is_crowded = inflections.term_ords.size > term_matching.MAX_INFLECTIONS

@@ -27,8 +27,7 @@ from relevance_gen.arrays import Flags, Floats, Ids, Offsets, concat
 from relevance_gen.index.segment import Statistics
 from relevance_gen.lru import LruCache
 from relevance_gen.retrieval.query.filters import Filter
-from relevance_gen.retrieval.query.parsing import QueryTerm
-from relevance_gen.retrieval.query.term_matching import Match
+from relevance_gen.retrieval.query.term_matching import Match, QueryTerm
 from relevance_gen.retrieval.ranking.sparse_vectors import SAMPLE_SIZE, Sample
 from relevance_gen.retrieval.ranking.stage import (
     FeatureRequest as FeatureRequest,

@@ -46,10 +46,9 @@ from attrs import evolve, frozen
 from relevance_gen.arrays import Floats, Ids, find, runs, sum_by
 from relevance_gen.checks import one_of
 from relevance_gen.index import formulas
-from relevance_gen.index.formulas import saturate_scalar
 from relevance_gen.index.segment import Segment, Statistics
-from relevance_gen.retrieval.query.parsing import Query, QueryTerm
-from relevance_gen.retrieval.query.term_matching import Match
+from relevance_gen.retrieval.query.parsing import Query
+from relevance_gen.retrieval.query.term_matching import Match, QueryTerm
 from relevance_gen.retrieval.ranking.stage import (
     ScoreNormalization,
     SelfMatch,
@@ -58,7 +57,6 @@ from relevance_gen.retrieval.ranking.stage import (
     WeightedTerms,
 )
 from relevance_gen.retrieval.stages import STAGE_CLASSES
-from relevance_gen.text.tokenization import is_number
 from relevance_gen.types import WeightingName
 
 _MAX_LISTED_TOKENS: Final = 64
@@ -124,7 +122,7 @@ class Weighting:
         known_weights, known_summands, unknown_idf = [], [], []
         for term, n_chunks, term_idf in zip(query.terms, df, idf, strict=True):
             own_weight = (1.0 + math.log(term.qtf)) * term_idf
-            own_summand = own_weight * saturate_scalar(term.qtf)
+            own_summand = own_weight * (term.qtf / (term.qtf + formulas.SATURATION))
             own_weights.append(own_weight)
             own_summands.append(own_summand)
             if n_chunks:
@@ -201,7 +199,7 @@ def _norm(ids: Ids, terms: Sequence[QueryTerm]) -> float:
         ids: ids of the tokens, ascending.
         terms: the terms of the query.
     """
-    number_ids = sorted([term.term_id for term in terms if is_number(term.word)])
+    number_ids = sorted([term.term_id for term in terms if term.is_number])
     if not number_ids:
         return math.sqrt(_square_sum(ids))
     is_word = find(np.array(number_ids, np.uint64), ids) < 0

@@ -87,6 +87,8 @@ _INSTRUCTION_WORDS: Final = frozenset(
     " using according reasoning step".split()
 )
 """Every instruction has at least one of these words."""
+FRAME_WORDS: Final = _QUANTITIES | _KINDS | _HAPPENING | _INSTRUCTION_WORDS
+"""Every frame has at least one of these words."""
 
 
 @functools.cache

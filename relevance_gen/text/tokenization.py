@@ -31,6 +31,7 @@ from relevance_gen.text.term_hashes import (
     eight_bytes,
     hash_terms,
 )
+from relevance_gen.text.word_forms import number_flags
 
 _MAX_IDENTIFIER_BYTES: Final = 1 << 16
 """A longer word with capitals or underscores is data and not a name, and is not split into
@@ -39,9 +40,6 @@ _MAX_INSERTIONS: Final = 128
 """Up to this number of tokens, inserting each is faster than merging."""
 _PADDING: Final = b"\n" * (LONG_BYTES + 8)
 _UNDERSCORE: Final = ord("_")
-_NINE: Final = ord("9")
-"""Greatest byte of a digit; all letters and the underscore are greater."""
-_YEAR_DIGITS: Final = 4
 
 _ARTICLES: Final = tuple(article.encode() for article in "وال فال بال كال ولل ال لل".split())
 """The Arabic article, and the article after "and", "so", "with", "like" and "for"; the longest are
@@ -138,41 +136,6 @@ class _Slices:
 
     start: Offsets
     length: Offsets
-
-
-def is_number(word: str) -> bool:
-    """Return whether a folded word begins and ends with a digit, and does not look like a year.
-
-    A word of four characters that begins with 19 or 20 looks like a year.
-
-    >>> [is_number(word) for word in ("7", "1250", "3x4", "1999", "2b")]
-    [True, True, True, False, False]
-    """
-    if word[0] > "9" or word[-1] > "9":
-        return False
-    return len(word) != _YEAR_DIGITS or word[:2] not in ("19", "20")
-
-
-def number_flags(
-    letters: Bytes,
-    start: Offsets,
-    length: Offsets,
-) -> Flags:
-    """Return for each of n words `is_number` of the word, shape (n,).
-
-    Args:
-        letters: folded text.
-        start: offset of each word, shape (n,).
-        length: bytes of each word, shape (n,).
-    """
-    first = letters.take(start)
-    second = letters.take(start + 1, mode="clip")
-    is_year = (first == ord("1")) & (second == ord("9"))
-    is_year |= (first == ord("2")) & (second == ord("0"))
-    is_year &= length == _YEAR_DIGITS
-    flags: Flags = (first <= _NINE) & ~is_year
-    flags &= letters.take(start + length - 1) <= _NINE
-    return flags
 
 
 def tokenize(

@@ -18,7 +18,8 @@ from relevance_gen.index.postings import (
     count_terms,
 )
 from relevance_gen.text.term_hashes import N_PREFIX_BUCKETS, prefix_buckets
-from relevance_gen.text.tokenization import is_number, tokenize
+from relevance_gen.text.tokenization import tokenize
+from relevance_gen.text.word_forms import is_number
 from tests import strategies
 
 colliding_ids = st.builds(

@@ -14,12 +14,11 @@ from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.lexicon import Lexicon
 from relevance_gen.index.segment import POSITION_GAP, TokenSequences
 from relevance_gen.retrieval.answer import weight
-from relevance_gen.retrieval.query import term_matching as matching
 from relevance_gen.retrieval.query.parsing import MAX_TERMS, parse
 from relevance_gen.retrieval.query.term_matching import MAX_INFLECTIONS, Match, live_inflections
 from relevance_gen.retrieval.stages.proximity import ProximityFeatures
+from relevance_gen.text import word_forms
 from relevance_gen.text.normalization import _toned_word
-from relevance_gen.text.tokenization import tokenize
 
 
 def peak_bytes(job: object) -> int:
@@ -54,7 +53,7 @@ def test_common_prefix_words_are_compared_vectorized(monkeypatch: pytest.MonkeyP
     words = ["столица" + "".join(ending) for ending in itertools.product(letters, repeat=4)]
     index = ChunkIndex([" ".join(words[start : start + 64]) for start in range(0, len(words), 64)])
     asked = []
-    monkeypatch.setattr(matching, "can_inflect", lambda word: asked.append(word) or True)
+    monkeypatch.setattr(word_forms, "can_inflect", lambda word: asked.append(word) or True)
     plan = weight(parse(" ".join(words[:200]), inflects=True), index._state.segments)
     assert len(asked) <= 2 * 200
     assert sum(match.ids.size for match in plan.terms.matches) <= 200 * MAX_INFLECTIONS
@@ -76,8 +75,8 @@ def test_live_inflections_stops_at_limit() -> None:
     letters = "абвгдежз"
     words = ["столица" + "".join(ending) for ending in itertools.product(letters, repeat=4)]
     segment = build(Chunks([" ".join(words)], {}), np.arange(1))
-    term_id = int(tokenize(words[:1]).ids[0])
-    found = live_inflections(segment.postings, term_id, words[0], by_prefix=True)
+    term = parse(words[0], inflects=True).terms[0]
+    found = live_inflections(segment.postings, term, by_prefix=True)
     assert found.weight is not None
     assert found.term_ords.size == found.weight.size == MAX_INFLECTIONS + 1
 

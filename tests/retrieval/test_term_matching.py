@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from relevance_gen import ChunkIndex
 from relevance_gen.index.postings import Postings, PostingsBuilder, count_terms
+from relevance_gen.retrieval.query.parsing import parse
 from relevance_gen.retrieval.query.term_matching import MAX_INFLECTIONS, live_inflections
-from relevance_gen.text.stems import can_inflect, is_partial_ngram, stem
 from relevance_gen.text.tokenization import tokenize
+from relevance_gen.text.word_forms import can_inflect, is_partial_ngram, stem
 from tests import reference, strategies
 
 
@@ -26,11 +27,9 @@ def vocabulary(text: str) -> Postings:
 
 
 def matches(word: str, text: str, *, by_prefix: bool = False) -> dict[str, float]:
-    tokens = tokenize([word])
+    term = parse(word, inflects=True).terms[0]
     postings = vocabulary(text)
-    found = live_inflections(
-        postings, int(tokens.ids[0]), tokens.decode_term(0), by_prefix=by_prefix
-    ).match(postings.lexicon, 1)
+    found = live_inflections(postings, term, by_prefix=by_prefix).match(postings.lexicon, 1)
     spellings = postings.lexicon.decode_terms(postings.lexicon.find(found.ids))
     return dict(zip(spellings, found.weight.tolist(), strict=True))
 
@@ -62,14 +61,9 @@ def test_english_words_match_their_inflections(word: str, text: str, expected: s
 
 def test_cached_matches_are_not_pickled() -> None:
     """Searches do not change the pickle of an index, because cached stems are valid in this process only."""
-    postings, asked = vocabulary("connect connected"), tokenize(["connections"])
+    postings, term = vocabulary("connect connected"), parse("connections", inflects=True).terms[0]
     before = pickle.dumps(postings)
-    assert (
-        live_inflections(
-            postings, int(asked.ids[0]), asked.decode_term(0), by_prefix=False
-        ).term_ords.size
-        == 2
-    )
+    assert live_inflections(postings, term, by_prefix=False).term_ords.size == 2
     assert pickle.dumps(postings) == before
 
 
@@ -124,14 +118,17 @@ def test_fragments_match_what_they_are_part_of(
 @given(strategies.word_texts(), strategies.words, st.booleans())
 def test_matches_are_those_of_the_reference(text: str, word: str, by_prefix: bool) -> None:
     """A word matches what comparing it with every word of the vocabulary finds."""
-    spelled = [reference.terms(word), reference.terms(text)]
-    for place, term in enumerate(spelled[0]):
-        tokens = tokenize([word])
-        postings = vocabulary(text)
-        found = live_inflections(
-            postings, int(tokens.ids[place]), tokens.decode_term(place), by_prefix=by_prefix
-        ).match(postings.lexicon, 1)
-        expected = reference.forms(term, set(spelled[1]), stop=False, english=not by_prefix)
+    words, vocabulary_words = reference.terms(word), set(reference.terms(text))
+    postings = vocabulary(text)
+    query = parse(word, inflects=True)
+    for index, term in enumerate(query.terms):
+        if term.is_stop_word:
+            continue
+        first_token = int(np.flatnonzero(query.term_of_token == index)[0])
+        found = live_inflections(postings, term, by_prefix=by_prefix).match(postings.lexicon, 1)
+        expected = reference.forms(
+            words[first_token], vocabulary_words, stop=False, english=not by_prefix
+        )
         assert sorted(found.weight.tolist()) == pytest.approx(sorted(expected.values()))
         assert found.ids.tolist() == sorted(int(tokenize([other]).ids[0]) for other in expected)
 

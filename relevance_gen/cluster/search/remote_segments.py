@@ -47,8 +47,7 @@ from relevance_gen.retrieval.ports import (
     compute_sample,
     merge_extracted,
 )
-from relevance_gen.retrieval.query.parsing import QueryTerm
-from relevance_gen.retrieval.query.term_matching import Match
+from relevance_gen.retrieval.query.term_matching import Match, QueryTerm
 from relevance_gen.retrieval.ranking.sparse_vectors import Sample
 from relevance_gen.retrieval.ranking.stage import STORED_FIELDS, FeatureSpec
 from relevance_gen.retrieval.ranking.top_n import best_rows

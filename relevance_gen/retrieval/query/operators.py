@@ -34,13 +34,13 @@ from relevance_gen.arrays import Flags, Ids, bounds_of, concat, find
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.segment import Segment
 from relevance_gen.request_scope import raise_if_cancelled, reserve
-from relevance_gen.retrieval.query.term_matching import find_inflections, find_prefixed
+from relevance_gen.retrieval.query.term_matching import QueryTerm, find_inflections
 from relevance_gen.text.blocks import BLOCK_CHARS, pieces
 from relevance_gen.text.scripts import PAIRED, TRIPLED, ngram_size
-from relevance_gen.text.stems import is_partial_ngram
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 from relevance_gen.text.term_hashes import MAX_SPELLING_BYTES
 from relevance_gen.text.tokenization import Occurrences, tokenize
+from relevance_gen.text.word_forms import is_partial_ngram, word_form
 
 MAX_OPERATOR_WORDS: Final = 64
 """Maximum number of words in all operators of a query; bounds the work for each chunk."""
@@ -64,10 +64,9 @@ class QueryOperator:
 
     text: str  # as written in the query
     is_required: bool  # whether a chunk must contain it; otherwise it must not
-    is_inflected: bool  # whether its one word matches its inflections
-    is_prefix: bool  # whether its one word matches all words that begin with it
     ids: Ids  # ids of its tokens, in reading order, shape (n,), n > 0
-    word: str  # normalized spelling of the first token
+    # its one word, if it matches its inflections or all words that begin with it; otherwise None
+    term: QueryTerm | None
 
     def has_words(self, segment: Segment, among: Flags, *, by_prefix: bool) -> Flags:
         """Return which chunks are in `among` and have all words of the operator.
@@ -78,13 +77,10 @@ class QueryOperator:
         raise_if_cancelled()
         postings, flags = segment.postings, among
         for term_id in self.ids.tolist():
-            if self.is_prefix:
-                term_ords = find_prefixed(postings.lexicon, term_id, self.word)
-            elif self.is_inflected:
-                inflections = find_inflections(postings, term_id, self.word, by_prefix=by_prefix)
-                term_ords = inflections.term_ords
-            else:
+            if self.term is None:
                 term_ords = postings.lexicon.find_exact(term_id)
+            else:
+                term_ords = find_inflections(postings, self.term, by_prefix=by_prefix).term_ords
             has_word = np.zeros(segment.size, bool)
             has_word[postings.of_terms(term_ords.tolist()).chunk] = True
             flags = flags & has_word
@@ -213,13 +209,23 @@ def _parse_operator(match: re.Match[str], *, inflects: bool) -> QueryOperator | 
     if tokens.ids.size == 1 and not is_prefix:
         is_plain_word = inflects and not phrase and word not in ENGLISH_STOP_WORDS
         is_inflected = is_partial_ngram(word) or is_plain_word
+    term = None
+    if is_inflected or is_prefix:
+        term_id = int(tokens.ids[0])
+        term = QueryTerm(
+            word=word,
+            term_id=term_id,
+            key=term_id,
+            is_stop_word=False,
+            is_inflected=True,
+            stem=word_form(word).inflection_stem,
+            is_prefix=is_prefix,
+        )
     return QueryOperator(
         text=match[0],
         is_required=(match["before"] or match["sign"]) != "-",
-        is_inflected=is_inflected,
-        is_prefix=is_prefix,
         ids=tokens.ids,
-        word=word,
+        term=term,
     )
 
 

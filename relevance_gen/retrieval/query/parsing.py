@@ -15,10 +15,14 @@ import numpy.typing as npt
 from attrs import evolve, field, frozen
 
 from relevance_gen.arrays import Flags, Ids, batch_slices, concat
-from relevance_gen.retrieval.query.term_matching import MAX_INFLECTED_TERMS, Match
+from relevance_gen.retrieval.query.term_matching import MAX_INFLECTED_TERMS, Match, QueryTerm
 from relevance_gen.text.blocks import blocks
-from relevance_gen.text.question_words import QUESTION_WORDS, other_question_words, question_frame
-from relevance_gen.text.stems import can_inflect, is_partial_ngram, stem
+from relevance_gen.text.question_words import (
+    FRAME_WORDS,
+    QUESTION_WORDS,
+    other_question_words,
+    question_frame,
+)
 from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
 from relevance_gen.text.term_hashes import (
     MAX_SPELLING_BYTES,
@@ -27,6 +31,7 @@ from relevance_gen.text.term_hashes import (
     prefix_buckets,
 )
 from relevance_gen.text.tokenization import tokenize
+from relevance_gen.text.word_forms import can_inflect, is_partial_ngram, word_form
 
 MAX_CACHED_CHARS: Final = 1024
 """Maximum characters of a query that is cached, as parsed and with its ranking."""
@@ -48,32 +53,6 @@ _IDENTIFIER: Final = re.compile("[a-z][A-Z]|[A-Za-z0-9][A-Z][a-z]|_")
 _ASCII_WORD: Final = re.compile("[A-Za-z0-9]+(?:_[A-Za-z0-9]+)*")
 _PART_END: Final = re.compile("_|(?<=[a-z])(?=[A-Z])|(?<=[A-Za-z0-9])(?=[A-Z][a-z])")
 """Matches between two parts of an identifier."""
-
-
-@frozen
-class QueryTerm:
-    """Words of a query that have one stem."""
-
-    word: str  # normalized spelling of the first
-    term_id: int  # its id
-    key: Hashable  # equal for all words of the term
-    is_stop_word: bool  # whether it is a stop word
-    is_inflected: bool  # whether it matches its inflections
-    qtf: int = 1  # number of occurrences in the query, at least 1
-    is_question_word: bool = False  # whether it is a stop word that is never weighted
-    is_prefix: bool = False  # whether it matches all words that begin with it; if so, inflected too
-
-    def as_question_word(self) -> QueryTerm:
-        """Return the term marked as a question word: a stop word without inflections."""
-        return QueryTerm(
-            word=self.word,
-            term_id=self.term_id,
-            key=self.key,
-            is_stop_word=True,
-            is_inflected=False,
-            qtf=self.qtf,
-            is_question_word=True,
-        )
 
 
 @frozen(eq=False)
@@ -167,6 +146,7 @@ def with_prefixes(query: Query, prefixes: Sequence[str]) -> Query:
                 key=term_id,
                 is_stop_word=False,
                 is_inflected=True,
+                is_number=terms[index].is_number,
                 qtf=terms[index].qtf,
                 is_prefix=True,
             )
@@ -234,15 +214,18 @@ def _word(spelling: str, term_id: int, n_bytes: int, inflects: bool) -> QueryTer
     if not inflects:
         return QueryTerm(spelling, term_id, term_id, is_stop_word=False, is_inflected=False)
     is_stop_word = spelling in ENGLISH_STOP_WORDS
+    form = word_form(spelling)
     # Words of one stem are one term, except stop words: "can" and "cans" are different terms. The
     # spelling of a longer word is truncated, so that its stem is unknown.
-    key = (stem(spelling), is_stop_word) if n_bytes < MAX_SPELLING_BYTES else term_id
+    key = (form.stem, is_stop_word) if n_bytes < MAX_SPELLING_BYTES else term_id
     return QueryTerm(
         word=spelling,
         term_id=term_id,
         key=key,
         is_stop_word=is_stop_word,
         is_inflected=not is_stop_word,
+        stem=form.inflection_stem,
+        is_number=form.is_number,
         is_question_word=spelling in QUESTION_WORDS,
     )
 
@@ -292,13 +275,14 @@ def _mark_question_words(query: Query, is_english: bool) -> Query:
     unchanged if all its other words are stop words.
     """
     terms = query.terms
-    order = query.term_of_token.tolist() if query.term_of_token.size <= _MAX_LISTED_TOKENS else []
-    in_frame: set[int] = set()
-    elsewhere: set[int] = set()
-    frame = question_frame([terms[index].word for index in order])
-    for token, index in enumerate(order):
-        (in_frame if token in frame else elsewhere).add(index)
-    question_words = in_frame - elsewhere
+    words = [term.word for term in terms]
+    question_words: set[int] = set()
+    if query.term_of_token.size <= _MAX_LISTED_TOKENS and not FRAME_WORDS.isdisjoint(words):
+        order = query.term_of_token.tolist()
+        frame = question_frame([words[index] for index in order])
+        in_frame = {index for token, index in enumerate(order) if token in frame}
+        elsewhere = {index for token, index in enumerate(order) if token not in frame}
+        question_words = in_frame - elsewhere
     if not (is_english and query.text.isascii()):
         foreign = other_question_words(latin=not is_english)
         question_words.update([i for i, term in enumerate(terms) if term.word in foreign])

@@ -30,7 +30,7 @@ Source: Porter2, https://snowballstem.org/algorithms/english/stemmer.html; the p
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -41,8 +41,7 @@ from relevance_gen.arrays import ChunkOrds, Flags, Floats, Ids, Offsets, concat,
 from relevance_gen.index.lexicon import Lexicon
 from relevance_gen.index.postings import Postings
 from relevance_gen.text.scripts import ngram_size
-from relevance_gen.text.stems import MIN_LETTERS, can_inflect, is_partial_ngram, stem
-from relevance_gen.text.stop_words import ENGLISH_STOP_WORDS
+from relevance_gen.text.word_forms import MIN_LETTERS, is_partial_ngram
 
 _MIN_PREFIX: Final = 4
 """Minimum number of letters that inflections have in common."""
@@ -58,6 +57,34 @@ MAX_INFLECTED_TERMS: Final = 256
 queries."""
 
 _ONES: Final[Floats] = np.ones(MAX_INFLECTIONS + 1)
+
+
+@frozen
+class QueryTerm:
+    """Words of a query that have one stem."""
+
+    word: str  # normalized spelling of the first
+    term_id: int  # its id
+    key: Hashable  # equal for all words of the term
+    is_stop_word: bool  # whether it is a stop word
+    is_inflected: bool  # whether it matches its inflections
+    stem: str | None = None  # its English stem; None if it cannot be inflected
+    is_number: bool = False  # whether it is a number other than a year
+    qtf: int = 1  # number of occurrences in the query, at least 1
+    is_question_word: bool = False  # whether it is a stop word that is never weighted
+    is_prefix: bool = False  # whether it matches all words that begin with it; if so, inflected too
+
+    def as_question_word(self) -> QueryTerm:
+        """Return the term marked as a question word: a stop word without inflections."""
+        return QueryTerm(
+            word=self.word,
+            term_id=self.term_id,
+            key=self.key,
+            is_stop_word=True,
+            is_inflected=False,
+            qtf=self.qtf,
+            is_question_word=True,
+        )
 
 
 @frozen(eq=False)
@@ -162,42 +189,18 @@ def match_indices(matches: Sequence[Match], lexicon: Lexicon) -> npt.NDArray[np.
     return indices
 
 
-def live_inflections(
-    postings: Postings, term_id: int, word: str, *, by_prefix: bool, is_prefix: bool = False
-) -> Inflections:
-    """Return the first `MAX_INFLECTIONS` + 1 terms that match a word in chunks not removed.
+def live_inflections(postings: Postings, term: QueryTerm, *, by_prefix: bool) -> Inflections:
+    """Return the first `MAX_INFLECTIONS` + 1 terms that a word matches in chunks not removed.
 
     More than `MAX_INFLECTIONS` terms mean that the word matches only itself; one more is sufficient
-    to detect that.
-
-    Args:
-        postings: as for `find_inflections`.
-        term_id: as for `find_inflections`.
-        word: as for `find_inflections`.
-        by_prefix: as for `find_inflections`.
-        is_prefix: whether the word matches all terms that begin with it, as in `find_prefixed`,
-            instead of its inflections.
+    to detect that. The arguments are as for `find_inflections`.
     """
-    if is_prefix:
-        inflections = Inflections(find_prefixed(postings.lexicon, term_id, word))
-    else:
-        inflections = find_inflections(postings, term_id, word, by_prefix=by_prefix)
+    inflections = find_inflections(postings, term, by_prefix=by_prefix)
     if postings.live is not None and inflections.term_ords.size:
         inflections = inflections.take(postings.df(inflections.term_ords) > 0)
     if inflections.term_ords.size > MAX_INFLECTIONS:
         inflections = inflections.take(np.arange(MAX_INFLECTIONS + 1))
     return inflections
-
-
-def find_prefixed(lexicon: Lexicon, term_id: int, prefix: str) -> Offsets:
-    """Return the ordinals of the terms that begin with a prefix, ascending.
-
-    Args:
-        lexicon: the terms of a segment.
-        term_id: the id that the prefix has if it is itself a term.
-        prefix: its normalized spelling, at least three letters; the caller ensures the length.
-    """
-    return concat(lexicon.find_beginning(term_id, prefix.encode()), np.int64)
 
 
 def inflections_among(postings: Postings, match: Match) -> Inflections:
@@ -210,31 +213,29 @@ def inflections_among(postings: Postings, match: Match) -> Inflections:
     return Inflections(term_ords, weight).take(is_present)
 
 
-def find_inflections(
-    postings: Postings, term_id: int, word: str, *, by_prefix: bool
-) -> Inflections:
-    """Return the terms of a segment that a normalized word matches, with weights.
+def find_inflections(postings: Postings, term: QueryTerm, *, by_prefix: bool) -> Inflections:
+    """Return the terms of a segment that a word of the query matches, with weights.
 
-    A word that cannot be inflected matches itself, or if it is a part of an n-gram, all n-grams
-    that contain it. Other words match the terms with the same stem, and possibly terms with a
-    common prefix. Unlike `live_inflections`, the result has also terms that occur only in removed
-    chunks, and any number of terms.
+    A prefix matches all terms that begin with it. A word that cannot be inflected matches itself,
+    or if it is a part of an n-gram, all n-grams that contain it. Other words match the terms with
+    the same stem, and possibly terms with a common prefix. Unlike `live_inflections`, the result
+    has also terms that occur only in removed chunks, and any number of terms.
 
     Args:
         postings: the postings of a segment.
-        term_id: id of the word.
-        word: its normalized spelling.
+        term: the word, which is no stop word; `is_inflected` is not read.
         by_prefix: whether an ASCII word also matches by prefix; words with other characters always
             do.
     """
     lexicon = postings.lexicon
-    if not can_inflect(word):
+    word, term_id = term.word, term.term_id
+    if term.is_prefix:
+        return Inflections(concat(lexicon.find_beginning(term_id, word.encode()), np.int64))
+    if term.stem is None:
         if is_partial_ngram(word):
             return _find_ngrams(lexicon, word)
         return Inflections(lexicon.find_exact(term_id))
-    same_stem = lexicon.find_by_stem(term_id, stem(word))
-    if word in ENGLISH_STOP_WORDS:
-        same_stem = unique(np.concatenate((same_stem, lexicon.find_exact(term_id))))
+    same_stem = lexicon.find_by_stem(term_id, term.stem)
     if not by_prefix and word.isascii():
         return Inflections(same_stem)
     same_prefix = _find_by_prefix(postings, term_id, word)

@@ -23,8 +23,8 @@ from attrs import define, field, frozen
 
 from relevance_gen.arrays import Flags, Floats, Ids, Offsets, find
 from relevance_gen.index.segment import Segment, Statistics, TokenSequences
-from relevance_gen.retrieval.query.parsing import Query, QueryTerm
-from relevance_gen.retrieval.query.term_matching import Match, TermPostings
+from relevance_gen.retrieval.query.parsing import Query
+from relevance_gen.retrieval.query.term_matching import Match, QueryTerm, TermPostings
 from relevance_gen.retrieval.ranking.sparse_vectors import MAX_CHUNKS, Sample, SparseVector
 from relevance_gen.retrieval.ranking.top_n import at_least_as_good
 from relevance_gen.types import Metadata

@@ -1,6 +1,7 @@
-"""Stem English words, and determine which terms can be inflected.
+"""Stem English words, and determine which terms can be inflected and which are numbers.
 
 Only terms that can be inflected are compared with other terms by stem, prefix and misspelling.
+Numbers have less weight in the length of a chunk.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import re
 import threading
 from typing import Any, Final
 
+from attrs import frozen
+
+from relevance_gen.arrays import Bytes, Flags, Offsets
 from relevance_gen.text.scripts import ngram_size
 from relevance_gen.text.term_hashes import MAX_SPELLING_BYTES
 
@@ -20,8 +24,26 @@ _PLURAL_ACRONYM: Final = re.compile("[b-df-hj-np-tv-xz]{2,}[aeiou]?s")
 """Matches plurals of acronyms without a vowel inside, of which Porter2 keeps the s: ``llms``,
 ``gpus``."""
 _MIN_PLURAL_LETTERS: Final = 4
+_NINE: Final = ord("9")
+"""Greatest byte of a digit; all letters and the underscore are greater."""
+_YEAR_DIGITS: Final = 4
 
 _stemmers = threading.local()
+
+
+@frozen
+class WordForm:
+    """Properties of a folded word."""
+
+    stem: str  # its English stem, as `stem` returns it
+    inflection_stem: str | None  # the same; None if the word cannot be inflected
+    is_number: bool  # as `is_number` returns it
+
+
+def word_form(word: str) -> WordForm:
+    """Return the properties of a folded word."""
+    word_stem = stem(word)
+    return WordForm(word_stem, word_stem if can_inflect(word) else None, is_number(word))
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -86,3 +108,38 @@ def is_partial_ngram(word: str) -> bool:
     False for terms of scripts that are tokenized as words.
     """
     return not word.isascii() and len(word) < ngram_size(word)
+
+
+def is_number(word: str) -> bool:
+    """Return whether a folded word begins and ends with a digit, and does not look like a year.
+
+    A word of four characters that begins with 19 or 20 looks like a year.
+
+    >>> [is_number(word) for word in ("7", "1250", "3x4", "1999", "2b")]
+    [True, True, True, False, False]
+    """
+    if word[0] > "9" or word[-1] > "9":
+        return False
+    return len(word) != _YEAR_DIGITS or word[:2] not in ("19", "20")
+
+
+def number_flags(
+    letters: Bytes,
+    start: Offsets,
+    length: Offsets,
+) -> Flags:
+    """Return for each of n words `is_number` of the word, shape (n,).
+
+    Args:
+        letters: folded text.
+        start: offset of each word, shape (n,).
+        length: bytes of each word, shape (n,).
+    """
+    first = letters.take(start)
+    second = letters.take(start + 1, mode="clip")
+    is_year = (first == ord("1")) & (second == ord("9"))
+    is_year |= (first == ord("2")) & (second == ord("0"))
+    is_year &= length == _YEAR_DIGITS
+    flags: Flags = (first <= _NINE) & ~is_year
+    flags &= letters.take(start + length - 1) <= _NINE
+    return flags
