@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
-from attrs import evolve
+from attrs import evolve, frozen
 
 from relevance_gen.arrays import Ids, Offsets, find
 from relevance_gen.errors import InvalidRequestError
@@ -76,12 +76,12 @@ def answer(
             many operators.
     """
     n_chunks = segments.statistics.n_chunks
-    query, operators = params.parse(
+    query = params.parse(
         inflects=segments.weighting.inflects, is_english=segments.statistics.is_english
     )
     chunk_filter = None
-    if operators or params.where is not None:
-        chunk_filter = Filter.read(params.where, n_positions, operators)
+    if query.operators or params.where is not None:
+        chunk_filter = Filter.read(params.where, n_positions, query.operators)
     n_ranked = params.top_n
     if params.distinct is not None:
         reserve("ranked_chunk", n_chunks)
@@ -145,20 +145,29 @@ def rank(
     return ranking
 
 
+@frozen(eq=False)
+class _MatchedQuery:
+    """A query with the terms of the chunks that its words match."""
+
+    query: Query
+    matches: Sequence[Match]  # for each of `query.terms` the terms that it matches
+
+
 def weight(query: Query, segments: Segments) -> WeightedQuery:
     """Return a query with its terms weighted.
 
     Before that, words of the query that occur in no chunk are replaced by other spellings or by
     corrections, where `_find_corrections` finds any.
     """
-    query, matches = _match(query, segments)
-    unknown = query.unknown(matches)
+    matched = _match(query, segments)
+    unknown = matched.query.unknown(matched.matches)
     if unknown:
-        corrections = _find_corrections(query, unknown, segments)
+        corrections = _find_corrections(matched.query, unknown, segments)
         if corrections:
             is_english = segments.statistics.is_english
-            query, matches = _match(correct(query, corrections, is_english=is_english), segments)
-    return segments.weighting.weight_query(query, matches, segments.statistics)
+            corrected = correct(matched.query, corrections, is_english=is_english)
+            matched = _match(corrected, segments)
+    return segments.weighting.weight_query(matched.query, matched.matches, segments.statistics)
 
 
 def _find_corrections(query: Query, unknown: Sequence[str], segments: Segments) -> list[Correction]:
@@ -189,8 +198,8 @@ def _find_corrections(query: Query, unknown: Sequence[str], segments: Segments) 
     return corrections + corrections_of(query, near_terms)
 
 
-def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[Match]]:
-    """Return the query, and for each term of the query the matching terms of the chunks.
+def _match(query: Query, segments: Segments) -> _MatchedQuery:
+    """Return the query with the matching terms of the chunks.
 
     If a word of the query has more than `MAX_INFLECTIONS` matching terms, its term in the returned
     query has `is_inflected=False`, so that inflections of the word do not match.
@@ -204,7 +213,7 @@ def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[Match]]:
         if match.ids.size > term_matching.MAX_INFLECTIONS:
             crowded.append(i)
     if not crowded:
-        return query, matches
+        return _MatchedQuery(query, matches)
     terms = list(query.terms)
     for i in crowded:
         term = terms[i]
@@ -217,7 +226,7 @@ def _match(query: Query, segments: Segments) -> tuple[Query, Sequence[Match]]:
             )
         terms[i] = evolve(term, is_inflected=False)
     query = evolve(query, terms=tuple(terms))
-    return query, segments.match_terms(MatchRequest(query.terms)).matches
+    return _MatchedQuery(query, segments.match_terms(MatchRequest(query.terms)).matches)
 
 
 def score(

@@ -86,11 +86,11 @@ def explain(
         InvalidRequestError: there are too many operators.
         LookupError: no chunk is at the position.
     """
-    query, operators = params.parse(
+    query = params.parse(
         inflects=segments.weighting.inflects, is_english=segments.statistics.is_english
     )
     weighted = weight(query, segments)
-    specs = (TermScores(weighted.terms), ViolatedOperators(operators))
+    specs = (TermScores(weighted.terms), ViolatedOperators(query.operators))
     term_scores, violated = segments.extract_features(FeatureRequest(np.array([position]), specs))
     tf, cosine_parts = term_scores.values[:, 0].reshape(2, -1).tolist()
     table = score(weighted, segments.statistics.n_chunks, segments, None, rerank_stages)
@@ -102,7 +102,8 @@ def explain(
     if is_candidate:
         final_score = float(table.scores[row])
         columns = {name: float(column[row]) for name, column in table.columns.items()}
-        parts, remaining = _rerank_contributions(table, rerank_stages, row)
+        reranked = _rerank_contributions(table, rerank_stages, row)
+        parts, remaining = reranked.parts, reranked.factor
     lexical = columns[LEXICAL]
     added: dict[str, float] = {}  # summands of the sum that is normalized
     shares: dict[str, float] = {}  # shares of the lexical score
@@ -145,25 +146,29 @@ def _term_contributions(
     return tuple(rows)
 
 
+@frozen
+class _RerankContributions:
+    """What rerank stages contribute to the score of one chunk."""
+
+    # values by the names of fields of `Explanation`: contributions to the final score, and others
+    parts: dict[str, Any]
+    factor: float  # factor of the chunk's lexical score in the final score
+
+
 def _rerank_contributions(
     table: CandidateTable, rerank_stages: Sequence[RerankStage], row: int
-) -> tuple[dict[str, Any], float]:
+) -> _RerankContributions:
     """Return the contributions of rerank stages to the score of one chunk.
 
     Args:
         table: the candidates.
         rerank_stages: the stages, in the order in which they ran.
         row: row of the chunk in the table.
-
-    Returns:
-        Values by the names of fields of `Explanation`: the contributions to the final score, and
-        other fields. The second value is the factor by which the stages multiplied the chunk's
-        lexical score in the final score.
     """
     scores = [float(before[row]) for before in (*table.scores_before, table.scores)]
     notes: dict[str, Any] = {}  # fields other than contributions
     contributions: dict[str, float] = {}
-    remaining = float(scores[0] > 0.0)
+    factor = float(scores[0] > 0.0)
     for i, rerank_stage in enumerate(rerank_stages):
         before, after = scores[i], scores[i + 1]
         notes |= rerank_stage.explain(table, row, before, after)
@@ -174,5 +179,5 @@ def _rerank_contributions(
         share = (after - math.fsum(of_stage.values())) / (before or 1.0)
         contributions = {part: value * share for part, value in contributions.items()}
         contributions |= of_stage
-        remaining *= share
-    return notes | contributions, remaining
+        factor *= share
+    return _RerankContributions(notes | contributions, factor)

@@ -27,13 +27,13 @@ from typing import Final
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.arrays import Ids, Offsets, batch_slices, concat, find, run_starts, starts_of
+from relevance_gen.arrays import Offsets, batch_slices, concat, find, run_starts, starts_of
 from relevance_gen.errors import TooLargeError
 from relevance_gen.request_scope import raise_if_cancelled, reserve
 from relevance_gen.retrieval.ranking.stage import WeightedTerms
 from relevance_gen.text.blocks import batch_by_size, lengths
 from relevance_gen.text.normalization import without_tones
-from relevance_gen.text.tokenization import Occurrences, tokenize
+from relevance_gen.text.tokenization import tokenize
 from relevance_gen.types import Span
 
 WINDOW: Final = 40
@@ -60,6 +60,15 @@ class _Matches:
     end: Offsets  # code point after the last, shape (H,)
     term: Offsets  # index of the query's word, shape (H,)
     weight: Offsets  # weight of the word, of `_TOTAL_WEIGHT`, shape (H,)
+
+
+@frozen(eq=False)
+class _Windows:
+    """The windows that begin at each of H matches."""
+
+    # sum of the weights of the distinct words of each window, each at its best match, shape (H,)
+    weight: Offsets
+    last: Offsets  # index of the last match that increases this sum, shape (H,)
 
 
 @frozen(eq=False)
@@ -146,12 +155,15 @@ def _find_matches(text: str, first_chars: Offsets, terms: WeightedTerms) -> _Mat
     ids, weight, term = ids[order], weight[order], term[order]
 
     tokens = tokenize([text], toneless=False)
-    index, selected = _find_tokens(ids, tokens)
+    index = find(ids, tokens.ids)
+    selected = np.flatnonzero(index >= 0)
+    index = index[selected]
     plain = without_tones(text)
     if plain != text:  # the same tokens without tone marks, as a query may have them
-        more_index, more = _find_tokens(ids, tokenize([plain], toneless=False))
+        plain_index = find(ids, tokenize([plain], toneless=False).ids)
+        more = np.flatnonzero(plain_index >= 0)
         selected, first = np.unique(np.concatenate((selected, more)), return_index=True)
-        index = np.concatenate((index, more_index))[first]
+        index = np.concatenate((index, plain_index[more]))[first]
     start, end = tokens.find_characters(text, selected)
     text_index = np.searchsorted(first_chars, start, "right") - 1
     return _Matches(
@@ -164,38 +176,23 @@ def _find_matches(text: str, first_chars: Offsets, terms: WeightedTerms) -> _Mat
     )
 
 
-def _find_tokens(ids: Ids, tokens: Occurrences) -> tuple[Offsets, Offsets]:
-    """Find the tokens whose id is in `ids`, which must be ascending.
-
-    Returns:
-        For each of these tokens the index of its id in `ids`, and its index in `tokens`.
-    """
-    index = find(ids, tokens.ids)
-    selected: Offsets = np.flatnonzero(index >= 0)
-    return index[selected], selected
-
-
 def _best_passages(matches: _Matches) -> _Ranges:
     """Return the best passage of each text that has a match."""
-    weight, last = _weigh_windows(matches)
-    extent = matches.token[last] - matches.token
-    order = np.lexsort((extent, -weight, matches.text))
+    windows = _weigh_windows(matches)
+    extent = matches.token[windows.last] - matches.token
+    order = np.lexsort((extent, -windows.weight, matches.text))
     best = order[run_starts(matches.text[order])]
     starts, ends = [], []
-    best_ends = last[best] + 1
+    best_ends = windows.last[best] + 1
     for low, high in zip(best.tolist(), best_ends.tolist(), strict=True):
         starts.append(matches.start[low:high].min())
         ends.append(matches.end[low:high].max())
     start, end = np.array(starts, np.int64), np.array(ends, np.int64)
-    return _Ranges(matches.text[best], start, end, weight[best])
+    return _Ranges(matches.text[best], start, end, windows.weight[best])
 
 
-def _weigh_windows(matches: _Matches) -> tuple[Offsets, Offsets]:
-    """Return the weight of the window that begins at each of the H matches, shape (H,).
-
-    The weight of a window is the sum over its distinct words, each with its best match. The second
-    value is, for each window, the index of the last match that increases this sum, shape (H,).
-    """
+def _weigh_windows(matches: _Matches) -> _Windows:
+    """Return the windows that begin at each of the H matches."""
     n = matches.token.size
     window_end = np.searchsorted(matches.token, matches.token + WINDOW)
     # Index of the previous match of the same word; -1 for none.
@@ -220,7 +217,7 @@ def _weigh_windows(matches: _Matches) -> tuple[Offsets, Offsets]:
             added = np.where(first + row < window_end[first], best[row] - before, 0)
             window_weight[first] += added
             last[first[added > 0]] = match[added > 0]
-    return window_weight, last
+    return _Windows(window_weight, last)
 
 
 def _matching_words(matches: _Matches) -> _Ranges:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from attrs import frozen
 
 from relevance_gen.arrays import ChunkOrds, Floats, Offsets, concat, run_starts, unique
 from relevance_gen.forks import LazyAttribute
@@ -21,12 +22,12 @@ from relevance_gen.request_scope import raise_if_cancelled
 from relevance_gen.retrieval.ports import (
     CandidateRequest,
     Candidates,
+    ExtractedFeatures,
     Inventory,
     InventoryRequest,
     MatchRequest,
     MatchResponse,
     compute_sample,
-    merge_extracted,
 )
 from relevance_gen.retrieval.query import term_matching
 from relevance_gen.retrieval.query.parsing import MAX_CACHED_CHARS
@@ -180,25 +181,17 @@ class LocalSegments:
         Raises:
             LookupError: a position has no chunk in any segment.
         """
-        rows, features = self.extract_present_features(request)
-        if rows.size < request.positions.size:
+        extracted = self.extract_present_features(request)
+        if extracted.rows.size < request.positions.size:
             raise LookupError("no segment has a chunk at one of the positions")
-        return features
+        return extracted.features
 
-    def extract_present_features(self, request: FeatureRequest) -> tuple[Offsets, tuple[Any, ...]]:
-        """Extract the features of those chunks of a request that are in these segments.
-
-        Returns:
-            The indices in `request.positions` of the chunks that are in these segments, ascending,
-            and the features of these chunks in that order, one `Features` for each spec.
-        """
-        parts = []
-        for scorer in self.scorers:
-            raise_if_cancelled()
-            part = scorer.extract_features(request)
-            if part[0].size:
-                parts.append(part)
-        return merge_extracted(parts)
+    def extract_present_features(self, request: FeatureRequest) -> ExtractedFeatures:
+        """Return the features of those chunks of a request that are in these segments."""
+        raise_if_cancelled()
+        return ExtractedFeatures.merge(
+            [scorer.extract_features(request) for scorer in self.scorers]
+        )
 
     def inventory(self, request: InventoryRequest) -> Inventory:
         """Return facts about the stored chunks, such as their positions and metadata keys."""
@@ -209,6 +202,14 @@ class LocalSegments:
 def ranking_cache() -> LruCache[Ranking]:
     """Return a cache of rankings by query, valid as long as the chunks are the same."""
     return LruCache(_RANKINGS_BYTES, lambda ranking: ranking.nbytes + 4 * MAX_CACHED_CHARS)
+
+
+@frozen(eq=False)
+class _ChunkCounts:
+    """The count of a word of the query in each chunk that has it."""
+
+    chunk: ChunkOrds  # ordinals of the chunks, ascending, shape (df,)
+    tf: npt.NDArray[Any]  # the count in each, shape (df,)
 
 
 class SegmentScorer:
@@ -362,36 +363,35 @@ class SegmentScorer:
         tf: npt.NDArray[Any] = postings_of_ids.tf
         if inflections.weight is not None and not is_crowded:
             tf = tf * inflections.weight.repeat(postings_of_ids.counts)
+        counts = _ChunkCounts(chunk, tf)
         if len(term_ords) > 1:
-            chunk, tf = self._sum_by_chunk(chunk, tf)
-        matched = inflections.match(postings.lexicon, chunk.size)
-        return TermPostings(matched, chunk, tf, self._weighting.saturate(tf))
+            counts = self._sum_by_chunk(chunk, tf)
+        matched = inflections.match(postings.lexicon, counts.chunk.size)
+        weight = self._weighting.saturate(counts.tf)
+        return TermPostings(matched, counts.chunk, counts.tf, weight)
 
-    def _sum_by_chunk(
-        self, chunk: ChunkOrds, tf: npt.NDArray[Any]
-    ) -> tuple[ChunkOrds, npt.NDArray[Any]]:
-        """Sum the counts of several terms in each chunk.
+    def _sum_by_chunk(self, chunk: ChunkOrds, tf: npt.NDArray[Any]) -> _ChunkCounts:
+        """Return the sum of the counts of several terms in each chunk.
+
+        The counts are added in the order of the terms.
 
         Args:
             chunk: the chunk ordinals in the postings of the terms, term after term.
             tf: the count of the term in each of these chunks, in the same order.
-
-        Returns:
-            The distinct chunk ordinals, ascending, and the sum of the counts of each, which are
-            added in the order of the terms.
         """
         n_chunks = self.segment.size
         if chunk.size > n_chunks // _DENSE_DIVISOR:
             sums = np.bincount(chunk, tf, n_chunks)
             has_term = (sums > 0.0).nonzero()[0]
-            return has_term.astype(np.uint32), sums.take(has_term)
+            return _ChunkCounts(has_term.astype(np.uint32), sums.take(has_term))
         order = chunk.argsort(kind="stable")
         chunk, tf = chunk.take(order), tf.take(order)
         is_first = run_starts(chunk)
         first = is_first.nonzero()[0]
         if tf.dtype.kind == "f":  # in sequence, as above: rounding depends on the order
-            return chunk.take(first), np.bincount(is_first.cumsum() - 1, tf)
-        return chunk.take(first), np.add.reduceat(tf, first) if first.size else tf
+            return _ChunkCounts(chunk.take(first), np.bincount(is_first.cumsum() - 1, tf))
+        sums = np.add.reduceat(tf, first) if first.size else tf
+        return _ChunkCounts(chunk.take(first), sums)
 
     # ── Candidates ────────────────────────────────────────────────────────────────────────────────
 
@@ -447,9 +447,9 @@ class SegmentScorer:
         chunks: list[ChunkOrds] = []
         values: list[Floats] = []
         n_postings = 0
-        for weight, postings in self._weighted_postings(terms, content):
+        for i, postings in zip(content, self._postings_at(terms, content), strict=True):
             chunks.append(postings.chunk)
-            values.append(weight * postings.weight)
+            values.append(terms.weights[i] * postings.weight)
             n_postings += postings.chunk.size
             if n_postings >= _BATCH_POSTINGS:
                 sums = self._add(sums, chunks, values)
@@ -458,22 +458,17 @@ class SegmentScorer:
             sums = self._add(sums, chunks, values)
         if sums is None or not stop_words:
             return sums
-        for weight, postings in self._weighted_postings(terms, stop_words):
+        for i, postings in zip(stop_words, self._postings_at(terms, stop_words), strict=True):
             chunk = postings.chunk.astype(np.intp)  # converted once for two uses as an index
             before = sums.take(chunk)
-            sums[chunk] = before + weight * postings.weight * (before > 0.0)
+            sums[chunk] = before + terms.weights[i] * postings.weight * (before > 0.0)
         return sums
 
-    def _weighted_postings(
-        self, terms: WeightedTerms, indices: Sequence[int]
-    ) -> Iterator[tuple[float, TermPostings]]:
-        """Yield the weight and the postings of the words at indices of `terms.query.terms`."""
-        words, matches, weights = [], [], []
-        for i in indices:
-            words.append(terms.query.terms[i])
-            matches.append(terms.matches[i])
-            weights.append(terms.weights[i])
-        return zip(weights, self.postings_of(words, matches), strict=True)
+    def _postings_at(self, terms: WeightedTerms, indices: Sequence[int]) -> Iterator[TermPostings]:
+        """Return an iterator of the postings of the words at indices of `terms.query.terms`."""
+        words = [terms.query.terms[i] for i in indices]
+        matches = [terms.matches[i] for i in indices]
+        return self.postings_of(words, matches)
 
     def _add(
         self, sums: Floats | None, chunks: Sequence[ChunkOrds], values: Sequence[Floats]
@@ -527,27 +522,23 @@ class SegmentScorer:
 
     # ── Features and inventory ────────────────────────────────────────────────────────────────────
 
-    def extract_features(self, request: FeatureRequest) -> tuple[Offsets, tuple[Any, ...]]:
-        """Return the features of the requested chunks that are in this segment.
-
-        The first value has the indices of these chunks in `request.positions`, ascending. The
-        second is a tuple with the features of these chunks for each spec; () if there are none.
-        """
+    def extract_features(self, request: FeatureRequest) -> ExtractedFeatures:
+        """Return the features of the requested chunks that are in this segment."""
         chunk_ords = self.segment.find(request.positions)
         rows: Offsets = (chunk_ords >= 0).nonzero()[0]
         if not rows.size:
-            return rows, ()
+            return ExtractedFeatures(rows)
         if rows.size < chunk_ords.size:
             chunk_ords = chunk_ords.take(rows)
         sizes = self.segment.n_occurrences.take(chunk_ords) + POSITION_GAP
         if int(sizes.sum()) <= _BATCH_TOKENS:
-            return rows, self._extract_together(chunk_ords, request.specs)
+            return ExtractedFeatures(rows, self._extract_together(chunk_ords, request.specs))
         parts, part_rows = [], []
         for start, end in batch_by_size(sizes, _BATCH_TOKENS):
             parts.append(self._extract_together(chunk_ords[start:end], request.specs))
             part_rows.append(np.arange(start, end))
         features = [merge_features(of_spec, part_rows) for of_spec in zip(*parts, strict=True)]
-        return rows, tuple(features)
+        return ExtractedFeatures(rows, tuple(features))
 
     def _extract_together(
         self, chunk_ords: Offsets, specs: Sequence[FeatureSpec]

@@ -20,7 +20,7 @@ from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index.passages import TextEncoder
 from relevance_gen.retrieval.collapse import GroupKeys
 from relevance_gen.retrieval.query.filters import Where
-from relevance_gen.retrieval.query.operators import QueryOperator, find_prefixes, parse_operators
+from relevance_gen.retrieval.query.operators import find_prefixes, parse_operators
 from relevance_gen.retrieval.query.parsing import Query, parse, with_prefixes
 from relevance_gen.retrieval.ranking.stage import RerankStage
 from relevance_gen.retrieval.stages.cross_encoder import CrossEncoderRerank, TextReranker
@@ -134,30 +134,28 @@ class SearchParams:
             option.metadata["rule"].check(option.name, value)
             object.__setattr__(self, option.name, value)
 
-    def parse(
-        self, *, inflects: bool, is_english: bool = True
-    ) -> tuple[Query, tuple[QueryOperator, ...]]:
-        """Return the parsed query, without the words excluded with ``-``, and its operators.
+    def parse(self, *, inflects: bool, is_english: bool = True) -> Query:
+        """Return the parsed query, without the words excluded with ``-``.
 
-        With `syntax` ``"plain"`` no word is excluded, and the second value is (). The arguments are
-        as for the function `relevance_gen.retrieval.query.parsing.parse`.
+        With `syntax` ``"plain"`` no word is excluded, and the query has no operators. The arguments
+        are as for the function `relevance_gen.retrieval.query.parsing.parse`.
 
         Raises:
             InvalidRequestError: the operators have more than `MAX_OPERATOR_WORDS` words, or the
                 query has more than `MAX_OPERATOR_WORDS` prefixes.
         """
-        text = self.query
-        operators: tuple[QueryOperator, ...] = ()
-        prefixes: tuple[str, ...] = ()
-        if self.syntax == "operators":
-            text, operators = parse_operators(self.query, inflects=inflects)
-            prefixes = find_prefixes(text)
-        query = parse(text, inflects=inflects, is_english=is_english)
-        if operators or prefixes or not (self.correct_spelling and inflects):
+        if self.syntax == "plain":
+            query = parse(self.query, inflects=inflects, is_english=is_english)
+        else:
+            parsed = parse_operators(self.query, inflects=inflects)
+            query = parse(parsed.text, inflects=inflects, is_english=is_english)
+            prefixes = find_prefixes(parsed.text)
+            if prefixes:
+                query = with_prefixes(query, prefixes)
+            query = evolve(query, operators=parsed.operators)
+        if query.operators or query.prefixes or not (self.correct_spelling and inflects):
             query = evolve(query, is_correctable=False)
-        if prefixes:
-            query = with_prefixes(query, prefixes)
-        return query, operators
+        return query
 
 
 def search_params(query: object, **options: Any) -> SearchParams | list[SearchParams]:

@@ -273,31 +273,31 @@ class Inventory:
         )
 
 
-def merge_extracted(
-    parts: Sequence[tuple[Offsets, tuple[Any, ...]]],
-) -> tuple[Offsets, tuple[Any, ...]]:
-    """Merge the features that several segments extracted for one `FeatureRequest`.
+@frozen(eq=False)
+class ExtractedFeatures:
+    """The features of those chunks of a `FeatureRequest` that some segments have."""
 
-    A row is an index of the `positions` of the request.
+    rows: Offsets  # indices of these chunks in `FeatureRequest.positions`, ascending, shape (n,)
+    features: tuple[Any, ...] = ()  # their features for each spec; empty if there are no chunks
 
-    Args:
-        parts: for each segment that has any of the chunks: the rows of the chunks that it has, and
-            a tuple with the features of these chunks for each spec of the request.
+    @classmethod
+    def merge(cls, parts: Sequence[ExtractedFeatures]) -> ExtractedFeatures:
+        """Return the features that several segments extracted for one request.
 
-    Returns:
-        The rows of the chunks that any segment has, ascending, and a tuple with the features of
-        these chunks for each spec, in the order of the rows. Both are empty without `parts`.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return _NO_POSITIONS, ()
-    rows = np.sort(np.concatenate([part_rows for part_rows, _ in parts]))
-    merged_rows = [rows.searchsorted(part_rows) for part_rows, _ in parts]
-    features = []
-    for of_spec in zip(*(part_features for _, part_features in parts), strict=True):
-        features.append(merge_features(of_spec, merged_rows))
-    return rows, tuple(features)
+        Args:
+            parts: the features of the segments, which have different chunks.
+        """
+        parts = [part for part in parts if part.rows.size]
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:
+            return cls(_NO_POSITIONS)
+        rows = np.sort(np.concatenate([part.rows for part in parts]))
+        rows_of_parts = [rows.searchsorted(part.rows) for part in parts]
+        features = []
+        for of_spec in zip(*[part.features for part in parts], strict=True):
+            features.append(merge_features(of_spec, rows_of_parts))
+        return cls(rows, tuple(features))
 
 
 def compute_sample(segments: Segments) -> Sample:

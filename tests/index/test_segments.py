@@ -65,9 +65,7 @@ def segments_of(chunks: list[str], parts: list[list[int]]) -> list[Segment]:
 
 def parsed(collection: LocalSegments, text: str) -> Query:
     is_english = collection.statistics.is_english
-    return SearchParams(text).parse(inflects=collection.weighting.inflects, is_english=is_english)[
-        0
-    ]
+    return SearchParams(text).parse(inflects=collection.weighting.inflects, is_english=is_english)
 
 
 def bits(collection: LocalSegments, query: str, top_n: int) -> tuple[list[int], bytes]:

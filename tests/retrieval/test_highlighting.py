@@ -23,7 +23,7 @@ from tests import corpus, strategies
 def plan_of(query: str, chunks: list[str]) -> WeightedQuery:
     segments = ChunkIndex(chunks)._state.segments
     return weight_query(
-        SearchParams(query).parse(inflects=True, is_english=segments.statistics.is_english)[0],
+        SearchParams(query).parse(inflects=True, is_english=segments.statistics.is_english),
         segments,
     )
 

@@ -145,7 +145,7 @@ def test_operators_are_independent_of_segments(
     chunks: list[str], query: str, said: list[str], data: st.DataObject
 ) -> None:
     """Operators allow and explain the same chunks for any division into segments."""
-    text, read = parse_operators(f"{query} {' '.join(said)}", inflects=True)
+    parsed = parse_operators(f"{query} {' '.join(said)}", inflects=True)
     owner = data.draw(st.lists(st.integers(0, 2), min_size=len(chunks), max_size=len(chunks)))
     parts = [[place for place, part in enumerate(owner) if part == number] for number in range(3)]
     rankings = []
@@ -155,9 +155,9 @@ def test_operators_are_independent_of_segments(
             for part in cut
             if part
         ]
-        chosen = pickle.loads(pickle.dumps(Filter.read(None, len(chunks), read)))
+        chosen = pickle.loads(pickle.dumps(Filter.read(None, len(chunks), parsed.operators)))
         local = LocalSegments(segments, weighting_named("pivoted"))
-        ranking = rank(parse(text, inflects=True), 50, local, chosen)
+        ranking = rank(parse(parsed.text, inflects=True), 50, local, chosen)
         rankings.append((ranking.positions.tolist(), ranking.scores.tobytes()))
     assert rankings[0] == rankings[1]
 

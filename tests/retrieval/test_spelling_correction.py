@@ -236,9 +236,9 @@ def test_known_words_cost_no_round() -> None:
         return match_terms(request)
 
     local.match_terms = record
-    weight(SearchParams("umbrella of fire zzz").parse(inflects=True)[0], local)
+    weight(SearchParams("umbrella of fire zzz").parse(inflects=True), local)
     assert asked == ["match"]
-    weight(SearchParams("umbrela of fire").parse(inflects=True)[0], local)
+    weight(SearchParams("umbrela of fire").parse(inflects=True), local)
     assert asked[1:] == ["match", "near", "match"]
 
 

@@ -67,7 +67,7 @@ def test_titled_results_are_independent_of_segments(
         one, other = (LocalSegments(each, weighting_named("pivoted")) for each in (whole, cut))
         rankings = [
             rank(
-                SearchParams(query).parse(inflects=True, is_english=each.statistics.is_english)[0],
+                SearchParams(query).parse(inflects=True, is_english=each.statistics.is_english),
                 ALL,
                 each,
             )

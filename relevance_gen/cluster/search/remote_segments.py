@@ -39,13 +39,13 @@ from relevance_gen.retrieval.local_segments import LocalSegments, ranking_cache
 from relevance_gen.retrieval.ports import (
     CandidateRequest,
     Candidates,
+    ExtractedFeatures,
     FeatureRequest,
     Inventory,
     InventoryRequest,
     MatchRequest,
     MatchResponse,
     compute_sample,
-    merge_extracted,
 )
 from relevance_gen.retrieval.query.term_matching import Match, QueryTerm
 from relevance_gen.retrieval.ranking.sparse_vectors import Sample
@@ -241,13 +241,13 @@ class RemoteSegments:
         prefetched = self._prefetched.find(request)
         if prefetched is not None:
             return prefetched
-        parts = []
+        parts: list[ExtractedFeatures] = []
         if shards := self._shards_with(request.positions):
             parts = self._request(shards, LocalSegments.extract_present_features, request)
-        rows, features = merge_extracted([part for part in parts if part[0].size])
-        if rows.size < request.positions.size:
+        extracted = ExtractedFeatures.merge(parts)
+        if extracted.rows.size < request.positions.size:
             raise LookupError("no segment has a chunk at one of the positions")
-        return features
+        return extracted.features
 
     def inventory(self, request: InventoryRequest) -> Inventory:
         """Return the requested facts of the stored chunks, which do not depend on a query."""

@@ -87,6 +87,14 @@ class QueryOperator:
         return flags
 
 
+@frozen
+class OperatorQuery:
+    """A query whose operators were parsed."""
+
+    text: str  # the query without its excluded words
+    operators: tuple[QueryOperator, ...]
+
+
 def satisfying(
     operators: Sequence[QueryOperator], segment: Segment, among: Flags, *, by_prefix: bool
 ) -> Flags:
@@ -126,7 +134,7 @@ def parse_operators(
     query: str,
     *,
     inflects: bool,
-) -> tuple[str, tuple[QueryOperator, ...]]:
+) -> OperatorQuery:
     """Return the query without its excluded words, and its operators.
 
     If no word remains, the whole query is returned as text without operators. With `inflects`, the
@@ -154,7 +162,7 @@ def parse_operators(
             end = match.end()
     text = " ".join([*kept_text, query[end:]])
     has_words = re.search(r"[^\W_]", text) is not None
-    return (text, tuple(operators)) if has_words else (query, ())
+    return OperatorQuery(text, tuple(operators)) if has_words else OperatorQuery(query, ())
 
 
 def find_prefixes(text: str) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from attrs import evolve, field, frozen
 
 from relevance_gen.arrays import Flags, Ids, batch_slices, concat
+from relevance_gen.retrieval.query.operators import QueryOperator
 from relevance_gen.retrieval.query.term_matching import MAX_INFLECTED_TERMS, Match, QueryTerm
 from relevance_gen.text.blocks import blocks
 from relevance_gen.text.question_words import (
@@ -66,6 +67,7 @@ class Query:
     is_correctable: bool = True  # whether words that occur in no chunk may be corrected
     corrections: Mapping[str, str] = field(factory=dict)  # original words with their corrections
     prefixes: tuple[str, ...] = ()  # words of the terms that are prefixes
+    operators: tuple[QueryOperator, ...] = ()  # conditions that results must meet
 
     @property
     def prefix_buckets(self) -> Flags | None:

@@ -35,6 +35,26 @@ _Keys: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
 
 
 @frozen(eq=False)
+class _KeyCounts:
+    """Distinct keys, and the number of entries with each key."""
+
+    keys: _Keys  # ascending, shape (P,)
+    tf: Offsets  # shape (P,)
+
+    @classmethod
+    def merge(cls, batches: list[_KeyCounts]) -> _KeyCounts:
+        """Return the counts of several batches together; the list is emptied to free memory."""
+        keys = np.concatenate([batch.keys for batch in batches])
+        tf = np.concatenate([batch.tf for batch in batches])
+        batches.clear()
+        order = keys.argsort(kind="stable")
+        keys, tf = keys.take(order), tf.take(order)
+        del order
+        first, _ = arrays.runs(keys)
+        return cls(keys.take(first), np.add.reduceat(tf, first))
+
+
+@frozen(eq=False)
 class SparseVector:
     """The entries of n sparse vectors, one vector for each chunk.
 
@@ -90,20 +110,11 @@ class SparseVector:
     def tally(self) -> Tally:
         """Return how often each chunk has each dimension."""
         ends = self.counts.cumsum()
-        keys, tf = self._count(slice(0, _BATCH_ENTRIES), ends)
-        if self.entries.size > _BATCH_ENTRIES:
-            batch_keys, batch_tf = [keys], [tf]
-            for start in range(_BATCH_ENTRIES, self.entries.size, _BATCH_ENTRIES):
-                keys, tf = self._count(slice(start, start + _BATCH_ENTRIES), ends)
-                batch_keys.append(keys)
-                batch_tf.append(tf)
-            keys, tf = np.concatenate(batch_keys), np.concatenate(batch_tf)
-            del batch_keys, batch_tf
-            order = keys.argsort(kind="stable")
-            keys, tf = keys.take(order), tf.take(order)
-            del order
-            first, _ = arrays.runs(keys)
-            keys, tf = keys.take(first), np.add.reduceat(tf, first)
+        batch_counts = []
+        for start in range(0, max(self.entries.size, 1), _BATCH_ENTRIES):
+            batch_counts.append(self._count(slice(start, start + _BATCH_ENTRIES), ends))
+        counts = batch_counts.pop() if len(batch_counts) == 1 else _KeyCounts.merge(batch_counts)
+        keys, tf = counts.keys, counts.tf
         dimensions: _Keys = np.right_shift(keys, keys.dtype.type(_CHUNK_BITS))
         first, df = arrays.runs(dimensions)
         return Tally(
@@ -116,8 +127,8 @@ class SparseVector:
             tf=tf,
         )
 
-    def _count(self, batch: slice, ends: Offsets) -> tuple[_Keys, Offsets]:
-        """Count the distinct keys of a batch of entries.
+    def _count(self, batch: slice, ends: Offsets) -> _KeyCounts:
+        """Return the distinct keys of a batch of entries with their counts.
 
         A key is a dimension and a chunk, combined to one integer: the chunk is in the lowest
         `_CHUNK_BITS` bits. Keys of dimension 0, which stands for entries that are not counted, such
@@ -126,9 +137,6 @@ class SparseVector:
         Args:
             batch: slice of the entries.
             ends: the index after the last entry of each chunk, shape (n,).
-
-        Returns:
-            The distinct keys, ascending, and the number of entries with each key.
         """
         has_few = self.hashes is not None and self.hashes.size <= _MAX_DIMENSIONS_32_BIT
         dtype: type[np.unsignedinteger[Any]] = np.uint32 if has_few else np.uint64
@@ -143,7 +151,7 @@ class SparseVector:
         keys = keys.compress(keys >= dtype(1 << _CHUNK_BITS))  # faster than indexing by flags
         keys.sort()
         first, tf = arrays.runs(keys)
-        return keys.take(first), tf
+        return _KeyCounts(keys.take(first), tf)
 
 
 def _to_hashes(hashes: Hashes | None, dimensions: _Keys) -> _Keys:

@@ -15,7 +15,7 @@ to `relevance_gen.Explanation`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol, Self
 
 import numpy as np
@@ -286,17 +286,6 @@ class WeightedTerms:
         """
         known = [i for i, n_chunks in enumerate(self.df) if n_chunks and self.idf[i]]
         return sorted(known, key=self.idf.__getitem__, reverse=True)[:MAX_STAGE_WORDS]
-
-    def select(
-        self,
-        words: Iterable[int],
-    ) -> tuple[list[Match], list[float]]:
-        """Return the matches and the idf of the words at these indices in `query.terms`."""
-        matches, idf = [], []
-        for word in words:
-            matches.append(self.matches[word])
-            idf.append(self.idf[word])
-        return matches, idf
 
     @property
     def subject(self) -> list[int]:

@@ -180,10 +180,11 @@ class ProximityFeatures(FeatureSpec):
         for batch in batch_slices(n_tokens, _BATCH_TOKENS):
             words[batch] = word_of_term.take(tokens.terms[batch])
             is_number[batch] = is_number_of_term.take(tokens.terms[batch])
-        bigrams: list[_Bigrams] = []
-        for begin in range(0, n_tokens, _BATCH_TOKENS):
-            bigrams.append(self._find_bigrams(words[begin : begin + _BATCH_TOKENS + 1], begin))
-        bigram_sums, phrase = self._count_bigrams(bigrams, starts)
+        bigrams = self._find_bigrams(words)
+        chunk = starts.searchsorted(bigrams.token, "right")
+        chunk -= 1
+        bigram_sums = self._sum_bigrams(bigrams, chunk, starts.size)
+        phrase = self._best_runs(bigrams, chunk, starts.size)
         # Windows and leads leave out the numbers that no word of the query matches.
         is_number &= words == 0
         left_out: Offsets = is_number.nonzero()[0]
@@ -202,59 +203,65 @@ class ProximityFeatures(FeatureSpec):
         lead /= self.total_idf
         return Measures(bigram_sums, np.minimum(coverage, 1.0), np.minimum(lead, 1.0), phrase)
 
-    def _find_bigrams(self, words: _Words, begin: int) -> _Bigrams:
-        """Return the bigrams of the query in a batch of tokens, and the token after it.
+    def _find_bigrams(self, words: _Words) -> _Bigrams:
+        """Return the bigrams of the query in chunks.
 
-        Args:
-            words: for each of these tokens the word of the query that it matches.
-            begin: index of the first token of the batch.
+        `words`: for each token of the chunks the word of the query that it matches.
         """
-        is_pair = np.logical_and(words[:-1], words[1:])
-        left: Offsets = is_pair.nonzero()[0]
-        # Index into the table of bigrams.
-        pair = words.take(left) * np.uint16(self._size)
-        pair += words.take(left + 1)
-        index = self._bigram_index.take(pair)
-        is_bigram: Offsets = index.nonzero()[0]
-        return _Bigrams(left.take(is_bigram) + begin, index.take(is_bigram))
+        tokens, indices = [], []
+        for begin in range(0, words.size, _BATCH_TOKENS):
+            batch = words[begin : begin + _BATCH_TOKENS + 1]  # with the token after the batch
+            is_pair = np.logical_and(batch[:-1], batch[1:])
+            left: Offsets = is_pair.nonzero()[0]
+            # Index into the table of bigrams.
+            pair = batch.take(left) * np.uint16(self._size)
+            pair += batch.take(left + 1)
+            index = self._bigram_index.take(pair)
+            is_bigram: Offsets = index.nonzero()[0]
+            tokens.append(left.take(is_bigram) + begin)
+            indices.append(index.take(is_bigram))
+        return _Bigrams(concat(tokens, np.int64), concat(indices, np.uint16))
 
-    def _count_bigrams(self, batches: list[_Bigrams], starts: Offsets) -> tuple[Floats, Floats]:
-        """Return the measures `bigrams` and `phrase` of each chunk, shape (n,) each.
+    def _sum_bigrams(self, bigrams: _Bigrams, chunk: Offsets, n: int) -> Floats:
+        """Return the measure `bigrams` of each of n chunks, shape (n,).
 
-        Args:
-            batches: the bigrams in each batch of tokens; the list is emptied to free memory.
-            starts: index of the first token of each chunk.
+        `chunk`: index of the chunk of each of the B bigrams, ascending, shape (B,).
         """
-        n, n_kinds = starts.size, self.n_bigrams
-        token = concat([batch.token for batch in batches], np.int64)
-        index = concat([batch.index for batch in batches], np.uint16)
-        batches.clear()
-        phrase = np.zeros(n)
-        if not token.size:
-            return phrase, phrase
-        chunk = starts.searchsorted(token, "right")
-        chunk -= 1
+        sums = np.zeros(n)
+        if not chunk.size:
+            return sums
         # Counts of each bigram in each chunk, shape (n_rows, n_kinds), in batches of chunks that
         # fit in memory.
-        bigram_sums = np.empty(n)
+        n_kinds = self.n_bigrams
         n_rows = max(1, _MAX_COUNTS // (n_kinds + 1))
         for low in range(0, n, n_rows):
             size = min(n_rows, n - low)
             begin, end = chunk.searchsorted((low, low + size)).tolist()
-            cell = (chunk[begin:end] - low) * n_kinds + index[begin:end]
+            cell = (chunk[begin:end] - low) * n_kinds + bigrams.index[begin:end]
             counts = np.bincount(cell, minlength=size * n_kinds + 1)
             values = saturate(counts[1:].reshape(size, n_kinds))
             values *= self._bigram_weights
-            bigram_sums[low : low + size] = np.add.reduce(values, axis=1)
+            sums[low : low + size] = np.add.reduce(values, axis=1)
+        return sums
+
+    def _best_runs(self, bigrams: _Bigrams, chunk: Offsets, n: int) -> Floats:
+        """Return the measure `phrase` of each of n chunks, shape (n,).
+
+        `chunk`: index of the chunk of each of the B bigrams, ascending, shape (B,).
+        """
+        phrase = np.zeros(n)
+        if not chunk.size:
+            return phrase
         # Bigrams whose first tokens are adjacent form a run: the first word of the run, and the
         # last word of each.
+        token, index = bigrams.token, bigrams.index
         is_gap = token[1:] - token[:-1] != 1
         run_start = np.concatenate(([0], is_gap.nonzero()[0] + 1))
         run_weight = np.add.reduceat(self._right_weights.take(index), run_start)
         run_weight += self._left_weights.take(index.take(run_start))
         np.maximum.at(phrase, chunk.take(run_start), run_weight)
         phrase /= self._run_total
-        return bigram_sums, np.minimum(phrase, 1.0)
+        return np.minimum(phrase, 1.0)
 
     def _idf_of(self, masks: _Masks) -> Floats:
         """Return for each bit mask the sum of the idf of its words: bit i stands for ``idf[i]``."""
@@ -322,7 +329,8 @@ class Proximity(Stage):
             if n_chunks and not terms.idf[i]:
                 unweighted.append(i)
         words = (*terms.rarest, *unweighted[:MAX_STAGE_WORDS])
-        matches, idf = terms.select(words)
+        matches = [terms.matches[i] for i in words]
+        idf = [terms.idf[i] for i in words]
         order = _word_order(terms.query.term_of_token, words, terms.df)
         return cls(ProximityFeatures(matches, idf, order, terms.norm))
 

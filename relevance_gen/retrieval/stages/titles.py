@@ -89,7 +89,9 @@ class TitleMatch(Stage):
         """Return the stage for a query; None if no chunk has a title."""
         if not terms.statistics.n_chunks_with_title:
             return None
-        return cls(TitleFeatures(*terms.select(terms.rarest)))
+        matches = [terms.matches[i] for i in terms.rarest]
+        idf = [terms.idf[i] for i in terms.rarest]
+        return cls(TitleFeatures(matches, idf))
 
     def self_score(self, total: float, own: SelfMatch) -> float:
         """Return `total` plus the full weight: the query as a title contains all of its own words.
