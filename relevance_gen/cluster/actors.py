@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 import ray
+from attrs import frozen
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -28,6 +29,14 @@ class SilentError(ClusterError):
     """A process of the cluster does not respond to pings, although it is not known to be dead."""
 
 
+@frozen
+class NodeVersions:
+    """The id of a node, and what is installed there."""
+
+    node_id: str
+    versions: str  # as `versions` returns them
+
+
 class Actor:
     """Base class of all actors of this library, with the methods that each of them has.
 
@@ -39,9 +48,9 @@ class Actor:
     groups: ClassVar[dict[str, int]] = {HEALTH: 2}
 
     @ray.method(concurrency_group=HEALTH)
-    def node_and_versions(self) -> tuple[str, str]:
-        """Return the id of the actor's node, and the versions installed there; see `versions`."""
-        return own_node(), versions()
+    def node_versions(self) -> NodeVersions:
+        """Return the id of the actor's node, and the versions installed there."""
+        return NodeVersions(own_node(), versions())
 
     @ray.method(concurrency_group=HEALTH)
     def ping(self) -> None:
@@ -152,18 +161,18 @@ def check(handle: Any, limit_s: float) -> str:
         RayActorError: the actor died.
     """
     try:
-        node_id, node_versions = get(handle.node_and_versions.remote(), limit_s)
+        node: NodeVersions = get(handle.node_versions.remote(), limit_s)
     except RayActorError:
         raise
     except Exception as error:
         raise ClusterError(f"a node cannot run relevance_gen: {error}") from None
-    check_versions(node_id, node_versions)
-    return str(node_id)
+    check_versions(node)
+    return node.node_id
 
 
-def check_versions(node_id: str, node_versions: str) -> None:
+def check_versions(node: NodeVersions) -> None:
     """Raise a `ClusterError` if the versions on a node differ from this process's."""
     own = versions()
-    if node_versions != own:
-        message = f"node {node_id} has {node_versions}, and this process {own}"
+    if node.versions != own:
+        message = f"node {node.node_id} has {node.versions}, and this process {own}"
         raise ClusterError(f"{message}: install the same on all nodes")

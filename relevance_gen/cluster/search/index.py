@@ -284,13 +284,13 @@ class ClusterIndex(MutableIndex):
         """
         self._versions.files.make_folder()
         self._versions.begin()  # refuse another program's file before the index is built
-        tasks = [(build_shard, writer, part) for part in parts]
+        tasks = [partial(build_shard, writer, part) for part in parts]
         built = {}
         n_done = 0
         try:
-            for part_ord, shard in self._pool.run(tasks):
-                built[part_ord] = shard
-                n_done += shard.stop
+            for made in self._pool.run(tasks):
+                built[made.task_ord] = made.shard
+                n_done += made.shard.stop
                 if report is not None:
                     report(n_done, max(n_done, n_chunks))
         except (RelevanceGenError, OSError) as error:
@@ -615,9 +615,9 @@ class _RemoteShardEditor:
         return self._run(LocalShardEditor.merge, shards)
 
     def _run(self, method: Callable[..., ShardRecord], *args: Any) -> ShardRecord:
-        task = (edit_shards, method, self.writer, *args)
-        ((_, record),) = self.pool.run([task])
-        return record
+        task = partial(edit_shards, method, self.writer, *args)
+        (made,) = self.pool.run([task])
+        return made.shard
 
 
 def _check_arguments(

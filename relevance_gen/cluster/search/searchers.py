@@ -19,7 +19,7 @@ import time
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final
 
 import ray
 from attrs import define, frozen
@@ -168,10 +168,10 @@ class ShardSearcher(Actor):
             self._index(group.location).segments(group)
 
     @ray.method(concurrency_group=_BUILD)
-    def make_shard(self, make: Callable[..., ShardRecord], *args: Any) -> ShardRecord:
-        """Return ``make(*args)``, for example of `build_shard` or `edit_shards`."""
+    def make_shard(self, make: Callable[[], ShardRecord]) -> ShardRecord:
+        """Return ``make()``, for example of a partial object of `build_shard` or `edit_shards`."""
         self._used_s = time.monotonic()
-        return make(*args)
+        return make()
 
     @ray.method(concurrency_group=HEALTH)
     def close_index(self, location: str) -> None:
@@ -195,6 +195,12 @@ class ShardSearcher(Actor):
 
 
 @frozen(eq=False)
+class _OpenVersion:
+    version: IndexVersion
+    statistics: Statistics  # of all chunks of the version
+
+
+@frozen(eq=False)
 class _OpenGroup:
     segments: LocalSegments
     shards: Sequence[ShardRecord]
@@ -207,7 +213,7 @@ class _OpenIndex:
         self._store = VersionStore(location)
         self._opener = ShardOpener(location, _shard_cache())
         self._lock = threading.Lock()
-        self._versions: OrderedDict[str, tuple[IndexVersion, Statistics]] = OrderedDict()
+        self._versions: OrderedDict[str, _OpenVersion] = OrderedDict()
         self._groups: OrderedDict[ShardGroup, _OpenGroup] = OrderedDict()
         self._merged: deque[tuple[frozenset[ShardRecord], Segment]] = deque(maxlen=_MAX_MERGED)
 
@@ -224,7 +230,8 @@ class _OpenIndex:
         return opened.segments
 
     def _open(self, group: ShardGroup) -> _OpenGroup:
-        version, statistics = self._version(group.version_name)
+        opened_version = self._version(group.version_name)
+        version = opened_version.version
         names = set(group.shard_names)
         shards = [shard for shard in version.shards if shard.file.name in names]
         opened = self._opener.open(version.weighting, shards)
@@ -237,8 +244,8 @@ class _OpenIndex:
         scorers = []
         for segment in self._merge_small(shards, opened):
             cache = caches.get(id(segment))
-            scorers.append(SegmentScorer(segment, weighting, statistics, cache))
-        segments = LocalSegments.of_scorers(scorers, weighting, statistics)
+            scorers.append(SegmentScorer(segment, weighting, opened_version.statistics, cache))
+        segments = LocalSegments.of_scorers(scorers, weighting, opened_version.statistics)
         self._groups[group] = _OpenGroup(segments, shards)
         if len(self._groups) > _MAX_OPEN_GROUPS:
             self._groups.popitem(last=False)
@@ -246,11 +253,12 @@ class _OpenIndex:
         self._opener.keep_only([*itertools.chain.from_iterable(open_shards)])
         return self._groups[group]
 
-    def _version(self, name: str) -> tuple[IndexVersion, Statistics]:
-        """Return the version with this name, and the statistics of all its chunks."""
+    def _version(self, name: str) -> _OpenVersion:
+        """Return the version with this name."""
         if name not in self._versions:
             version = self._store.read_named(name)
-            self._versions[name] = version, read_statistics(self._store.files, version)
+            statistics = read_statistics(self._store.files, version)
+            self._versions[name] = _OpenVersion(version, statistics)
             if len(self._versions) > _MAX_OPEN_GROUPS:
                 self._versions.popitem(last=False)
         return self._versions[name]
@@ -339,10 +347,6 @@ def _pickled(response: Any) -> bytes:
 # ── The pool ──────────────────────────────────────────────────────────────────────────────────────
 
 
-Task: TypeAlias = tuple[Any, ...]
-"""The arguments of `ShardSearcher.make_shard`: a function, and its arguments."""
-
-
 @define(eq=False)
 class SearcherHandle:
     """A searcher of the pool.
@@ -351,7 +355,7 @@ class SearcherHandle:
         name: its name.
         node_id: the id of its node.
         actor: Ray's handle of the actor.
-        starting: reference of the response to `node_and_versions`; None when the searcher is ready.
+        starting: reference of the response to `node_versions`; None when the searcher is ready.
         avoided_until_s: until this time, other searchers are asked before it.
     """
 
@@ -360,6 +364,20 @@ class SearcherHandle:
     actor: Any
     starting: Any = None
     avoided_until_s: float = 0.0
+
+
+@frozen(eq=False)
+class MadeShard:
+    """The result of a task that ran on a searcher."""
+
+    task_ord: int  # index of the task
+    shard: ShardRecord
+
+
+@frozen(eq=False)
+class _RunningTask:
+    task_ord: int  # index of the task
+    searcher: SearcherHandle
 
 
 class SearcherPool:
@@ -441,49 +459,46 @@ class SearcherPool:
             orders[name] = [first, *ranked, *others]
         return orders
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[tuple[int, ShardRecord]]:
-        """Run tasks on searchers, at most one task per searcher.
+    def run(self, tasks: Sequence[Callable[[], ShardRecord]]) -> Iterator[MadeShard]:
+        """Run tasks on searchers, at most one task per searcher; yield each result when it is made.
 
         A task whose searcher dies is started again on another searcher.
 
         Args:
-            tasks: the tasks.
-
-        Yields:
-            The index in `tasks` and the result of each task, when the task has ended.
+            tasks: the arguments of `ShardSearcher.make_shard`.
 
         Raises:
             Exception: the exception that a task raised.
             ClusterError: the searchers of one task died repeatedly.
         """
         waiting = deque(range(len(tasks)))
-        running: dict[Any, tuple[int, SearcherHandle]] = {}
+        running: dict[Any, _RunningTask] = {}
         n_failures = Counter[int]()
         try:
             while waiting or running:
-                busy = [searcher for _, searcher in running.values()]
+                busy = [task.searcher for task in running.values()]
                 free = [searcher for searcher in self.searchers if searcher not in busy]
                 for searcher in by_preference(free)[: len(waiting)]:
                     task_ord = waiting.popleft()
-                    reference = searcher.actor.make_shard.remote(*tasks[task_ord])
-                    running[reference] = task_ord, searcher
+                    reference = searcher.actor.make_shard.remote(tasks[task_ord])
+                    running[reference] = _RunningTask(task_ord, searcher)
                 if not running:
                     time.sleep(RETRY_DELAY_S)
                     self.refresh()
                 ready, _ = ray.wait(list(running), timeout=_REFRESH_S)
                 for reference in ready:
-                    task_ord, searcher = running.pop(reference)
+                    task = running.pop(reference)
                     try:
-                        yield task_ord, ray.get(reference)
+                        yield MadeShard(task.task_ord, ray.get(reference))
                     except RayTaskError as error:
                         raise error.cause from None
                     except RayError as error:
-                        self.note_failure(searcher, error)
-                        n_failures[task_ord] += 1
-                        if n_failures[task_ord] == _MAX_BUILD_ATTEMPTS:
+                        self.note_failure(task.searcher, error)
+                        n_failures[task.task_ord] += 1
+                        if n_failures[task.task_ord] == _MAX_BUILD_ATTEMPTS:
                             message = f"processes of the cluster died repeatedly: {error}"
                             raise ClusterError(message) from None
-                        waiting.append(task_ord)
+                        waiting.append(task.task_ord)
         finally:
             ignore_errors(running)
 
@@ -534,7 +549,7 @@ class SearcherPool:
         ready, _ = ray.wait(list(starting), num_returns=len(starting), timeout=timeout_s)
         for reference in ready:
             try:
-                check_versions(*ray.get(reference))
+                check_versions(ray.get(reference))
                 starting[reference].starting = None
             except RayError:  # its process or node died; the next refresh starts another one
                 self._remove(starting[reference])
@@ -606,7 +621,7 @@ def _start_searcher(name: str, node_id: str) -> SearcherHandle:
     """Start the searcher with a name, or find its actor if another process has started it."""
     options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached"}
     actor = start(ShardSearcher, node_id, get_if_exists=True, max_restarts=-1, **options)
-    return SearcherHandle(name, node_id, actor, actor.node_and_versions.remote())
+    return SearcherHandle(name, node_id, actor, actor.node_versions.remote())
 
 
 def _score(searcher: SearcherHandle, key: str) -> bytes:

@@ -38,9 +38,6 @@ Paths: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
 """A file, a folder, or a list of these: paths that all nodes share, or addresses that `fsspec`
 supports."""
 
-SizedFile: TypeAlias = tuple[str, int]
-"""The address of a file, and its approximate uncompressed size in bytes."""
-
 _TEXT_EXTENSIONS: Final = (".txt", ".md")
 _KINDS: Final = f"{KINDS}, {' or '.join(_TEXT_EXTENSIONS)}"
 _MAX_RECORD_BYTES: Final = 4 << 20
@@ -53,6 +50,14 @@ _MAX_SHARD_CHARS: Final = 1 << 30
 """Maximum size of a shard by default: larger shards take long to fetch and to merge."""
 _COMPRESSION_RATIO: Final = 4
 """Estimated size of a compressed file of JSON lines after decompression, relative to its size."""
+
+
+@frozen
+class SizedFile:
+    """A file with its size."""
+
+    address: str
+    n_bytes: int  # approximate size, uncompressed
 
 
 class ChunkSource(Protocol):
@@ -151,10 +156,19 @@ def plan_reading(
         if not isinstance(path, str | PathLike) or not os.fspath(path):
             raise InvalidRequestError.must_be(f"source[{path_ord}]", "a file or a folder", path)
     files = [file for path in paths for file in _list_files(as_address(path))]
-    n_bytes = sum(size for _, size in files)
+    n_bytes = sum(file.n_bytes for file in files)
     n_parts = n_shards or _default_shard_count(n_bytes, n_cpus)
     pieces_of_parts = _divide(files, n_parts) or [[]]  # there are no pieces if all files are empty
     return [FilePieces(pieces, text, title, blank) for pieces in pieces_of_parts]
+
+
+@frozen
+class _WholeFile:
+    """A file that may be divided."""
+
+    address: str
+    stop: int | None  # number of its bytes or rows; None if it cannot be divided
+    n_bytes: int  # approximate size, uncompressed, at least 1
 
 
 def _list_files(address: str) -> list[SizedFile]:
@@ -181,7 +195,7 @@ def _list_files(address: str) -> list[SizedFile]:
         kind, compression = kind_of(path)
         if kind is not None or path.lower().endswith(_TEXT_EXTENSIONS):
             ratio = _COMPRESSION_RATIO if compression else 1
-            listed.append((scheme + path, int(information["size"]) * ratio))
+            listed.append(SizedFile(scheme + path, int(information["size"]) * ratio))
     if not listed:
         allowed = f"{_KINDS}, or a folder that contains such files"
         raise InvalidRequestError.must_be("source", allowed, address)
@@ -198,14 +212,15 @@ def _divide(files: Sequence[SizedFile], n_parts: int) -> list[list[Piece]]:
         files: the files.
         n_parts: maximum number of parts; parts without pieces are left out.
     """
-    files_and_sizes = [_whole_file(address, n_bytes) for address, n_bytes in files]
-    total = sum(n_bytes for _, n_bytes in files_and_sizes)
+    whole_files = [_whole_file(file) for file in files]
+    total = sum(file.n_bytes for file in whole_files)
     parts: list[list[Piece]] = [[] for _ in range(n_parts)]
     first = 0  # offset of the file in the bytes of all files
-    for file, n_bytes in files_and_sizes:
-        if file.stop == sys.maxsize:
+    for file in whole_files:
+        n_bytes = file.n_bytes
+        if file.stop is None:
             middle = first + n_bytes // 2
-            parts[middle * n_parts // total].append(file)
+            parts[middle * n_parts // total].append(Piece(file.address, 0, sys.maxsize))
         else:
             start = 0
             for part_ord in range(first * n_parts // total, n_parts):
@@ -220,26 +235,20 @@ def _divide(files: Sequence[SizedFile], n_parts: int) -> list[list[Piece]]:
     return [part for part in parts if part]
 
 
-def _whole_file(address: str, n_bytes: int) -> tuple[Piece, int]:
-    """Return a piece that is the whole file, and its approximate uncompressed size, at least 1.
-
-    The piece ends at `sys.maxsize` if the file cannot be divided.
-
-    Args:
-        address: the address of the file.
-        n_bytes: the size of the file, as `_list_files` returns it.
-    """
-    kind, compression = kind_of(address)
-    stop = sys.maxsize
+def _whole_file(file: SizedFile) -> _WholeFile:
+    """Return a file with the number of bytes or rows into which it can be divided."""
+    kind, compression = kind_of(file.address)
+    stop = None
+    n_bytes = file.n_bytes
     if kind == "parquet":
-        files, path = file_system(address)
-        with files.open(path, "rb") as file:
-            groups = row_groups(file, address)
+        files, path = file_system(file.address)
+        with files.open(path, "rb") as opened:
+            groups = row_groups(opened, file.address)
         stop = sum(group.n_rows for group in groups)
         n_bytes = sum(group.n_bytes for group in groups)
     elif kind == "lines" and not compression:
         stop = n_bytes
-    return Piece(address, 0, stop), max(n_bytes, 1)
+    return _WholeFile(file.address, stop, max(n_bytes, 1))
 
 
 def _read(piece: Piece) -> Iterator[Batch]:
