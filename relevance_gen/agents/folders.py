@@ -12,10 +12,10 @@ from typing import Final
 
 from attrs import field, frozen
 
-from relevance_gen.agents.roots import name_folders
 from relevance_gen.documents.globs import paths_matching
 from relevance_gen.errors import InvalidRequestError, describe, pluralize
 from relevance_gen.folders.folder_index import FolderIndex
+from relevance_gen.folders.root import name_folders
 from relevance_gen.folders.snapshot import FolderSnapshot, Lines
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.types import SearchResult

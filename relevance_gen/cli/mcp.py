@@ -9,10 +9,10 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from relevance_gen.agents.roots import name_folders
 from relevance_gen.cli.arguments import not_empty
 from relevance_gen.cli.models import add_model, load_runner
 from relevance_gen.errors import InvalidRequestError, to_install
+from relevance_gen.folders.root import name_folders
 from relevance_gen.types import SearchResponse
 
 if TYPE_CHECKING:

@@ -1,8 +1,9 @@
-"""Check the folder that an index reads. This module does not import the modules that search."""
+"""Check and name the folders that are searched, without the modules that search."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from relevance_gen.errors import InvalidRequestError
 
@@ -20,3 +21,30 @@ def check_root(root: str) -> None:
         raise InvalidRequestError.must_be("root", "an existing folder", root, remedy=remedy)
     if not os.access(root, os.R_OK | os.X_OK):
         raise InvalidRequestError.must_be("root", "a folder that may be read", root)
+
+
+def name_folders(paths: Sequence[str]) -> dict[str, str]:
+    """Return the absolute paths of folders by name.
+
+    A single folder has the name "". Otherwise a folder is named after the last part of its path;
+    if several folders have the same name, all but the first get a number, as in ``docs-2``.
+
+    Raises:
+        InvalidRequestError: a folder does not exist or is not readable.
+    """
+    roots: dict[str, str] = {}
+    for root in dict.fromkeys(map(os.path.realpath, paths)):
+        try:
+            check_root(root)
+        except InvalidRequestError as error:
+            raise error.with_field("folders") from None
+        base = root.rpartition("/")[2] or "root"
+        name = base
+        number = 2
+        while name in roots:
+            name = f"{base}-{number}"
+            number += 1
+        roots[name] = root
+    if len(roots) == 1:
+        return {"": next(iter(roots.values()))}
+    return roots
