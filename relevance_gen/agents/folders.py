@@ -96,15 +96,7 @@ class Folders:
         Raises:
             InvalidRequestError: a folder does not exist or is not readable.
         """
-        return cls.open_roots(name_folders(paths))
-
-    @classmethod
-    def open_roots(cls, roots: Mapping[str, str]) -> Folders:
-        """Open an index for each folder that `name_folders` returned.
-
-        Raises:
-            InvalidRequestError: a folder does not exist any more or is not readable.
-        """
+        roots = name_folders(paths)
         indexes = {name: FolderIndex(root, shown_as=name) for name, root in roots.items()}
         return cls(indexes)
 
@@ -223,7 +215,7 @@ class Folders:
             InvalidRequestError: `folder` or `glob` is given and no file is selected. It is raised
                 after the last folder.
         """
-        located = self._locate(folder, "folder") if folder else _FolderPath("", "")
+        located = self._locate(folder, "folder")
         n_files = 0
         for name in [located.folder] if located.folder else self.indexes:
             snapshot = self._snapshot(name)
@@ -248,7 +240,7 @@ class Folders:
         the path "." as a `folder` argument has the result ("", ""), which means all folders.
 
         Args:
-            path: the path, as a caller wrote it.
+            path: the path, as a caller wrote it; "" is the same as ".".
             field: the name of the parameter that contains the path, for errors.
 
         Raises:

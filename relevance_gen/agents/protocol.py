@@ -16,6 +16,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import mcp_types as types
+from attrs import frozen
 from mcp.server import Server
 from mcp.server.caching import CacheHint
 from mcp.server.stdio import stdio_server
@@ -37,10 +38,11 @@ RunTool = Callable[[Callable[[], str]], Awaitable[str]]
 """Calls a function, in the calling thread or in another thread, and returns its result."""
 
 
+@frozen
 class _ToolServer:
     """A server's handlers for the MCP messages that list tools and call a tool.
 
-    Args:
+    Attributes:
         load_tools: returns the tools that clients can call; called once, when they are first
             needed.
         run: executes a tool call, in the calling thread or in another thread.
@@ -49,16 +51,13 @@ class _ToolServer:
             result must be awaited until the refresh ends, or None if there is nothing to wait for.
     """
 
-    def __init__(
-        self, load_tools: Callable[[], Tools], run: RunTool, refresh: RefreshIndex
-    ) -> None:
-        self._load_tools = load_tools
-        self._run = run
-        self._refresh = refresh
+    load_tools: Callable[[], Tools]
+    run: RunTool
+    refresh: RefreshIndex
 
     @cached_property
     def _tools(self) -> Tools:
-        return self._load_tools()
+        return self.load_tools()
 
     async def list_tools(self, _: Any, __: Any) -> types.ListToolsResult:
         """Return the descriptions and parameters of all tools of this server."""
@@ -104,10 +103,10 @@ class _ToolServer:
 
     async def _answer(self, name: str, arguments: dict[str, Any]) -> str:
         index = arguments.get("index")
-        wait = self._refresh(index) if isinstance(index, str) else None
+        wait = self.refresh(index) if isinstance(index, str) else None
         if wait is not None:  # without a thread, of which there are few
             await wait()
-        return await self._run(lambda: self._tools.call(name, arguments))
+        return await self.run(lambda: self._tools.call(name, arguments))
 
 
 def _server(
@@ -154,7 +153,7 @@ def serve_stdio(
         from relevance_gen.agents.folders import Folders
         from relevance_gen.agents.tools import Tools
 
-        folders = Folders.open_roots(roots)
+        folders = Folders.open([*roots.values()])
         _begin_to_read(folders)
         return Tools(folders, runner, indexes)
 
@@ -169,12 +168,12 @@ async def _serve_stdio(server: Server) -> None:
 
 def _begin_to_read(folders: Folders) -> None:
     """Start a background thread that updates the indexes of the folders, and do not wait for it."""
-    threading.Thread(target=_read_folders, args=(folders,), daemon=True).start()
 
+    def read() -> None:
+        with suppress(RelevanceGenError):  # the next call of a tool reports the error
+            folders.refresh()
 
-def _read_folders(folders: Folders) -> None:
-    with suppress(RelevanceGenError):  # the next call of a tool reports the error
-        folders.refresh()
+    threading.Thread(target=read, daemon=True).start()
 
 
 def _instructions(roots: Mapping[str, str]) -> str:
@@ -227,39 +226,33 @@ class McpExchange:
         load_tools = partial(Tools, self._folders, indexes=indexes)
         handlers = _ToolServer(load_tools, _run_here, _no_refresh)
         server = _server(handlers, "Searches the folders and indexes of a server.", "private")
-        request = _AsgiRequest(headers, body)
-        asyncio.run(request.run(server))
-        return request.status, b"".join(request.response)
+        status = 500  # unless the SDK sends another status
+        response = b""
+        for message in asyncio.run(_post(server, headers, body)):
+            status = message.get("status", status)
+            response += message.get("body", b"")
+        return status, response
 
 
-class _AsgiRequest:
-    """One request to the ASGI application of the SDK, and the response after `run`.
+async def _post(
+    server: Server, headers: Iterable[tuple[bytes, bytes]], body: bytes
+) -> list[dict[str, Any]]:
+    """Pass a ``POST`` to the ASGI application of the SDK.
 
-    Attributes:
-        status: the HTTP status; 500 if the application sent none.
-        response: the pieces of the response's body.
+    Returns:
+        The ASGI messages of the response; together they contain its status and its body.
     """
-
-    def __init__(self, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
-        self.status = 500
-        self.response: list[bytes] = []
-        self._messages = [{"type": "http.request", "body": body, "more_body": False}]
-        self._scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/mcp",
-            "query_string": b"",
-            "headers": list(headers),
-        }
-
-    async def run(self, server: Server) -> None:
-        manager = StreamableHTTPSessionManager(server, json_response=True, stateless=True)
-        async with manager.run():
-            await manager.handle_request(self._scope, self._receive, self._send)
-
-    async def _receive(self) -> Any:
-        return self._messages.pop() if self._messages else await asyncio.Event().wait()
-
-    async def _send(self, message: Any) -> None:
-        self.status = int(message.get("status", self.status))
-        self.response.append(message.get("body", b""))
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/mcp",
+        "query_string": b"",
+        "headers": list(headers),
+    }
+    incoming: asyncio.Queue[Any] = asyncio.Queue()
+    incoming.put_nowait({"type": "http.request", "body": body})
+    outgoing: asyncio.Queue[Any] = asyncio.Queue()
+    manager = StreamableHTTPSessionManager(server, json_response=True, stateless=True)
+    async with manager.run():
+        await manager.handle_request(scope, incoming.get, outgoing.put)
+    return [outgoing.get_nowait() for _ in range(outgoing.qsize())]

@@ -14,6 +14,8 @@ is part of this package. The answers of ``ask`` have neither this limit nor this
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import attrs
@@ -141,8 +143,8 @@ class AgentTool:
     purpose: str
     call_type: type
     run: Callable[[Any], str]
-    indexes: Sequence[str] = ()
-    has_files: bool = True
+    indexes: Sequence[str]
+    has_files: bool
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -188,7 +190,7 @@ class AgentTool:
         }
         schema |= parameter.metadata.get("limits", {})
         if parameter.name == "index":
-            schema["enum"] = [*self.indexes]
+            schema["enum"] = self.indexes
         elif parameter.default is not attrs.NOTHING:
             schema["default"] = parameter.default
         return schema
@@ -238,21 +240,15 @@ class Tools:
         self._count = token_counter(None).count
         self.by_name: dict[str, AgentTool] = {}
         has_files = bool(folders.indexes)
+        new_tool = partial(AgentTool, indexes=list(self._indexes), has_files=has_files)
         if self._indexes or has_files:
             purpose = _FILES_PURPOSE if has_files else _INDEXES_PURPOSE
-            self._add_search_tool("search", purpose, SearchCall, self._search)
+            self.by_name["search"] = new_tool(purpose, SearchCall, self._search)
         if has_files:
-            self.by_name["read"] = AgentTool(_READ_PURPOSE, ReadCall, self._read)
-            self.by_name["files"] = AgentTool(_LIST_PURPOSE, FilesCall, self._files)
-        if (self._indexes or has_files) and runner is not None:
-            self._add_search_tool("ask", _ASK_PURPOSE, AskCall, self._ask)
-
-    def _add_search_tool(
-        self, name: str, purpose: str, call_type: type, run: Callable[[Any], str]
-    ) -> None:
-        has_files = bool(self._folders.indexes)
-        indexes = tuple(self._indexes)
-        self.by_name[name] = AgentTool(purpose, call_type, run, indexes, has_files)
+            self.by_name["read"] = new_tool(_READ_PURPOSE, ReadCall, self._read)
+            self.by_name["files"] = new_tool(_LIST_PURPOSE, FilesCall, self._files)
+        if self.by_name and runner is not None:
+            self.by_name["ask"] = new_tool(_ASK_PURPOSE, AskCall, self._ask)
 
     def call(self, name: str, arguments: Mapping[str, object]) -> str:
         """Return the answer of the tool `name`, which must exist.
@@ -388,17 +384,12 @@ class Tools:
         """
         start = end = best
         n_left = max_tokens
-        while end < len(lines):
-            n_tokens = self._count_up_to(lines[end], n_left)
-            if n_tokens > n_left:
-                return _LineRange(start, end, max_tokens - n_left)
-            end += 1
-            n_left -= n_tokens
-        while start:
-            n_tokens = self._count_up_to(lines[start - 1], n_left)
+        for index in chain(range(best, len(lines)), reversed(range(best))):
+            n_tokens = self._count_up_to(lines[index], n_left)
             if n_tokens > n_left:
                 break
-            start -= 1
+            start = min(start, index)
+            end = max(end, index + 1)
             n_left -= n_tokens
         return _LineRange(start, end, max_tokens - n_left)
 

@@ -43,11 +43,6 @@ class CodingAgent:
     entry: Callable[[Sequence[str]], Entry]
     working_folder: str = ""
 
-    @property
-    def is_toml(self) -> bool:
-        """Whether the settings are TOML; otherwise they are JSON with comments."""
-        return self.path().suffix == ".toml"
-
 
 @frozen
 class SettingsChange:
@@ -271,7 +266,8 @@ def _edit(
     """Return the text of a settings file after an entry is written or removed.
 
     Args:
-        agent: the agent that reads the settings; it determines the format, TOML or JSON.
+        agent: the agent that reads the settings. The format is TOML if the suffix of its file is
+            ``.toml``; otherwise it is JSON with comments.
         text: the text of the settings file before the change.
         keys: the path of keys in the settings to the entry.
         entry: the new entry; None to remove the existing entry.
@@ -279,7 +275,7 @@ def _edit(
     Raises:
         InvalidRequestError: `text` cannot be parsed, or the existing entry starts another program.
     """
-    if agent.is_toml:
+    if agent.path().suffix == ".toml":
         _check_owner(toml_settings.read_table(text, keys), keys)
         if entry is None:
             return toml_settings.remove_table(text, keys)

@@ -259,13 +259,11 @@ def _insert(text: str, parent: _Value, key: str, value: object) -> str:
         comment_line = f"\n{indent}{comment}" if comment else ""
         body = f"{{\n{indent}{member_text}{comment_line}\n{outer_indent}}}"
         return text[: parent.start] + body + text[parent.end :]
-    last = parent.members[-1]
-    after = _SettingsParser(text, last.end)
-    after._skip_space()
-    if after._accept(","):  # a trailing comma, after which the member is inserted
-        end = after.position
+    last_end = parent.members[-1].end
+    end = _skip_comma(text, last_end)
+    if end > last_end:  # a trailing comma, after which the member is inserted
         return f"{text[:end]}\n{indent}{member_text},{text[end:]}"
-    return f"{text[: last.end]},\n{indent}{member_text}{text[last.end :]}"
+    return f"{text[:end]},\n{indent}{member_text}{text[end:]}"
 
 
 def _delete(text: str, parent: _Value, removed: _Member) -> str:
@@ -280,12 +278,19 @@ def _delete(text: str, parent: _Value, removed: _Member) -> str:
         return text[: members[index - 1].end] + text[removed.end :]
     if len(members) > 1:
         return text[: removed.start] + text[members[1].start :]
-    after = _SettingsParser(text, removed.end)
-    after._skip_space()
-    end = removed.end
-    if after._accept(","):
-        end = after.position
-    return text[: removed.start] + text[end:]
+    return text[: removed.start] + text[_skip_comma(text, removed.end) :]
+
+
+def _skip_comma(text: str, position: int) -> int:
+    """Return the position after the comma that follows a value, or `position` without a comma.
+
+    Args:
+        text: the text of the document.
+        position: the position after the value; white space and comments may precede the comma.
+    """
+    parser = _SettingsParser(text, position)
+    parser._skip_space()
+    return parser.position if parser._accept(",") else position
 
 
 def _dump(value: object, indent: str, text: str) -> str:
