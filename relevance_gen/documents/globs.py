@@ -29,7 +29,10 @@ MAX_PATTERN_WILDCARDS: Final = 64
 """Maximum number of ``*``, ``?`` and ``[`` in a pattern; with more, it is skipped or refused."""
 
 _WILDCARDS: Final = re.compile(r"[*?[]")
-_ANY_FOLDERS: Final = "**"
+_SEGMENT_TOKEN: Final = re.compile(r"[*?]|\[([!^]?+)(.[^\]]*)\]|(?:\\|(?![\[\\]))(.)", re.DOTALL)
+"""Matches a wildcard, a character class with its negation and its characters, or a character that
+can be escaped. Does not match a bracket that is not closed, nor a backslash at the end.
+"""
 _FOLDER_LOOP: Final = "(?:[^/]++/)*?"
 """A regular expression that matches as few folders as possible, with their slashes."""
 
@@ -181,7 +184,7 @@ def _path_regex(segments: list[str]) -> str:
     """
     runs: list[list[str]] = [[]]
     for segment in segments:
-        if segment == _ANY_FOLDERS:
+        if segment == "**":
             runs.append([])
         else:
             runs[-1].append(_segment_regex(segment))
@@ -224,51 +227,21 @@ def _literals_between_stars(segment: str) -> list[str]:
         ValueError: a bracket is not closed, or a backslash is the last character.
     """
     literals = [""]
-    index = 0
-    while index < len(segment):
-        char = segment[index]
-        index += 1
-        if char == "*":
-            literals.append("")
-        elif char == "?":
-            literals[-1] += "[^/]"
-        elif char == "[":
-            end = _end_of_bracket(segment, index)
-            literals[-1] += _bracket_regex(segment[index:end])
-            index = end + 1
-        else:
-            if char == "\\":
-                if index == len(segment):
-                    raise ValueError("a backslash at the end of a segment escapes nothing")
-                char = segment[index]
-                index += 1
+    end = 0
+    while end < len(segment):
+        token = _SEGMENT_TOKEN.match(segment, end)
+        if token is None:
+            raise ValueError("a bracket is not closed, or a backslash escapes nothing")
+        end = token.end()
+        negation, class_chars, char = token.groups()
+        if char:
             literals[-1] += re.escape(char)
+        elif class_chars:
+            escaped = re.sub(r"([\\\[\]^&~|])", r"\\\1", class_chars)
+            caret = "^" if negation else ""
+            literals[-1] += f"(?!/)[{caret}{escaped}]"  # never matches a slash
+        elif token[0] == "?":
+            literals[-1] += "[^/]"
+        else:
+            literals.append("")
     return literals
-
-
-def _end_of_bracket(segment: str, start: int) -> int:
-    """Return the index of the ``]`` that closes a character class.
-
-    Args:
-        segment: the segment.
-        start: the index after the ``[``. A ``]`` at this index, or after a ``!`` or ``^`` at this
-            index, is a character of the class.
-
-    Raises:
-        ValueError: no ``]`` closes the class.
-    """
-    first = start
-    if segment[first : first + 1] in ("!", "^"):
-        first += 1
-    return segment.index("]", first + 1)
-
-
-def _bracket_regex(content: str) -> str:
-    """Return the regular expression of a character class, which never matches a slash.
-
-    `content` is the characters between the brackets, of which there is at least one.
-    """
-    negation = "^" if content[0] in "!^" else ""
-    chars = content[1:] if negation else content
-    escaped = re.sub(r"([\\\[\]^&~|])", r"\\\1", chars)
-    return f"(?!/)[{negation}{escaped}]"
