@@ -18,7 +18,7 @@ from relevance_gen.cli.arguments import not_empty, quote, read_condition
 from relevance_gen.cli.opened_index import OpenedIndex, open_index
 from relevance_gen.cli.results import ResultPrinter
 from relevance_gen.cli.terminal import StatusLine, write_json
-from relevance_gen.documents.filetypes import listing
+from relevance_gen.documents.walker import list_file_types
 from relevance_gen.errors import pluralize
 from relevance_gen.retrieval.params import SearchModels, SearchParams
 from relevance_gen.retrieval.stages.neighbors import MAX_NEIGHBORS
@@ -49,7 +49,7 @@ class _TypeList(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         """Print the file types that ``--type`` accepts, and exit with status 0."""
-        sys.stdout.write(listing())
+        sys.stdout.write(list_file_types())
         parser.exit()
 
 

@@ -30,16 +30,10 @@ def chapters(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
     Raises:
         DocumentError: the book names no package, or a chapter is not text.
     """
-    packages: list[str] = []
-
-    def start(tag: str, attributes: Attributes) -> None:
-        if tag == "rootfile":
-            packages.append(attributes["full-path"])
-
-    archive.parse(CONTAINER, start)
+    packages = archive.attributes_of(CONTAINER, "rootfile")
     if not packages:
         raise DocumentError("is damaged or encrypted (names no package)")
-    book = _read_package(archive, packages[0])
+    book = _read_package(archive, packages[0]["full-path"])
     for number, member in enumerate(book.members, 1):
         markup = decode(archive.read(member))
         if markup is None:

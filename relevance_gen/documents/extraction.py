@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from attrs import define, field
 
-from relevance_gen.documents import delimited
 from relevance_gen.documents.charset import decode
 from relevance_gen.documents.epub import CONTAINER, chapters
 from relevance_gen.documents.office import (
@@ -27,6 +26,7 @@ from relevance_gen.documents.office import (
     open_archive,
 )
 from relevance_gen.documents.reflow import reflow
+from relevance_gen.documents.tables import DELIMITED_SUFFIXES, table_text
 from relevance_gen.documents.webpages import page_text
 
 if TYPE_CHECKING:
@@ -194,8 +194,8 @@ def read(name: str, content: bytes, max_chars: int | None = None) -> Extracted:
     if max_chars is not None and len(text) > max_chars:
         return Extracted(warning=f"has more than {max_chars:,} characters")
     suffix = PurePath(name).suffix.lower()
-    if suffix in delimited.SUFFIXES:
-        text = delimited.table_text(text, max_chars or MAX_CHARS)
+    if suffix in DELIMITED_SUFFIXES:
+        text = table_text(text, max_chars or MAX_CHARS)
     return Extracted([({}, text)], has_headings=suffix in _MARKDOWN_SUFFIXES)
 
 

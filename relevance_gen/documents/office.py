@@ -168,6 +168,17 @@ class Archive:
             parser.Parse(piece)
         parser.Parse(b"", True)
 
+    def attributes_of(self, name: str, tag: str) -> list[Attributes]:
+        """Return the attributes of each element of a member with the local name `tag`, in order."""
+        found: list[Attributes] = []
+
+        def start(element: str, attributes: Attributes) -> None:
+            if element == tag:
+                found.append(attributes)
+
+        self.parse(name, start)
+        return found
+
     def text(self, name: str, text_tags: Collection[str]) -> str:
         """Return the text of a member within elements whose local names are in `text_tags`.
 
@@ -187,20 +198,12 @@ class Archive:
         """
         folder, base = posixpath.split(name)
         members: dict[str, str] = {}
-        listed: list[_ListedMember] = []
-
-        def add_relation(element: str, attributes: Attributes) -> None:
-            if element == "Relationship":
-                target = posixpath.join("/", folder, attributes["Target"])
-                members[attributes["Id"]] = posixpath.normpath(target)[1:]
-
-        def add_entry(element: str, attributes: Attributes) -> None:
-            if element == tag:
-                member = members[attributes["r:id"]]
-                listed.append(_ListedMember(attributes.get("name", ""), member))
-
-        self.parse(f"{folder}/_rels/{base}.rels", add_relation)
-        self.parse(name, add_entry)
+        for relation in self.attributes_of(f"{folder}/_rels/{base}.rels", "Relationship"):
+            target = posixpath.join("/", folder, relation["Target"])
+            members[relation["Id"]] = posixpath.normpath(target)[1:]
+        listed = []
+        for entry in self.attributes_of(name, tag):
+            listed.append(_ListedMember(entry.get("name", ""), members[entry["r:id"]]))
         return listed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 from attrs import define, evolve, field, frozen
 
 from relevance_gen import checks
-from relevance_gen.documents.filetypes import suffixes
 from relevance_gen.documents.globs import PatternList, parse_globs, parse_pattern
+from relevance_gen.errors import InvalidRequestError, did_you_mean
 from relevance_gen.request_scope import raise_if_cancelled
 
 MAX_IGNORE_FILE_BYTES: Final = 1 << 18
@@ -30,15 +30,48 @@ _OPEN_FLAGS: Final = (
     | getattr(os, "O_BINARY", 0)
 )
 _REPOSITORY: Final = ".git"
-_IGNORE: Final = ".ignore"
-_GITIGNORE: Final = ".gitignore"
-_EXCLUDE: Final = ".git/info/exclude"
-_IGNORE_FILES: Final = (_EXCLUDE, _GITIGNORE, _IGNORE)
+_IGNORE_FILES: Final = (".git/info/exclude", ".gitignore", ".ignore")
 """Names of ignore files, in ascending precedence.
 
 As in ripgrep, a name of higher precedence decides even if a file with another name is in a nearer
 folder.
 """
+
+_SUFFIXES_OF_TYPES: Final = {
+    "c": ".c .h",
+    "config": ".cfg .conf .ini .toml .yaml .yml",
+    "cpp": ".cc .cpp .cxx .h .hh .hpp .hxx",
+    "cs": ".cs",
+    "css": ".css .less .scss",
+    "csv": ".csv .tsv",
+    "docs": ".adoc .docx .eml .epub .htm .html .markdown .md .odp .ods .odt .org .pdf .pptx "
+    ".rst .tex .txt .xhtml .xlsx",
+    "go": ".go",
+    "html": ".htm .html .xhtml",
+    "java": ".java",
+    "js": ".cjs .js .jsx .mjs",
+    "json": ".json .jsonl",
+    "kotlin": ".kt .kts",
+    "log": ".log",
+    "md": ".markdown .md .mdx",
+    "office": ".docx .odp .ods .odt .pptx .xlsx",
+    "pdf": ".pdf",
+    "php": ".php",
+    "py": ".py .pyi",
+    "rb": ".rb",
+    "rst": ".rst",
+    "rust": ".rs",
+    "sh": ".bash .sh .zsh",
+    "sql": ".sql",
+    "swift": ".swift",
+    "tex": ".tex",
+    "toml": ".toml",
+    "ts": ".cts .mts .ts .tsx",
+    "txt": ".text .txt",
+    "xml": ".xml",
+    "yaml": ".yaml .yml",
+}
+"""The file-name suffixes of each file type."""
 
 _are_strings: Final = checks.items("a string or a list of strings", checks.string.is_allowed)
 _name: Final = attrgetter("name")
@@ -47,6 +80,30 @@ IgnoreRules: TypeAlias = tuple[tuple[PatternList, ...], ...]
 """For each name in `_IGNORE_FILES`, the patterns of the files with this name, top folder first."""
 FileEntry: TypeAlias = tuple[str, os.DirEntry[str]]
 """The path of a file as the walker returns it, and its directory entry."""
+
+
+def _suffixes_of(types: Iterable[str]) -> tuple[str, ...]:
+    """Return the file-name suffixes of the named file types, in lower case; () for no types.
+
+    Raises:
+        InvalidRequestError: a type is unknown.
+    """
+    selected: list[str] = []
+    for name in types:
+        if name not in _SUFFIXES_OF_TYPES:
+            hint = did_you_mean(name, _SUFFIXES_OF_TYPES, "--type-list shows them all")
+            raise InvalidRequestError(f"there is no file type {name!a}", remedy=hint)
+        selected += _SUFFIXES_OF_TYPES[name].split()
+    return tuple(selected)
+
+
+def list_file_types() -> str:
+    """Return a line for each type with its name and its globs, such as ``go: *.go``."""
+    lines = []
+    for name, suffixes_of_type in _SUFFIXES_OF_TYPES.items():
+        globs = ", ".join("*" + suffix for suffix in suffixes_of_type.split())
+        lines.append(f"{name}: {globs}\n")
+    return "".join(lines)
 
 
 @frozen
@@ -94,14 +151,6 @@ class _Decisions:
 
 
 @frozen
-class _IgnoreFile:
-    """The content of an ignore file, and its patterns."""
-
-    content: bytes
-    patterns: PatternList
-
-
-@frozen
 class _WalkedFolder:
     """A folder that the walk enters.
 
@@ -142,13 +191,14 @@ class Walker:
     n_links: int = field(default=0, init=False)
     _globs: PatternList = field(init=False)
     _suffixes: tuple[str, ...] = field(init=False)
-    _ignore_files: dict[str, _IgnoreFile] = field(factory=dict, init=False)
-    _previous_ignore_files: dict[str, _IgnoreFile] = field(factory=dict, init=False)
+    _patterns: dict[tuple[str, bytes], PatternList] = field(factory=dict, init=False)
+    """The patterns of each ignore file of this walk, by path and content."""
+    _previous_patterns: dict[tuple[str, bytes], PatternList] = field(factory=dict, init=False)
     _decisions: dict[str, _Decisions] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._globs = parse_globs(self.selection.glob)
-        self._suffixes = suffixes(self.selection.types)
+        self._suffixes = _suffixes_of(self.selection.types)
 
     def files(self, top: str) -> Iterator[str]:
         """Yield the paths of the selected files below a folder, in the order of names.
@@ -175,8 +225,8 @@ class Walker:
         real = os.path.realpath(top)
         previous_decisions = self._decisions
         self._decisions = {}
-        self._previous_ignore_files = self._ignore_files
-        self._ignore_files = {}
+        self._previous_patterns = self._patterns
+        self._patterns = {}
         stack = [_WalkedFolder(path, real, self._rules_above(real))]
         while stack:
             raise_if_cancelled()
@@ -294,14 +344,16 @@ class Walker:
         The rules are empty if the folder is the root of a repository or is in none.
         """
         rules: IgnoreRules = ((),) * len(_IGNORE_FILES)
-        parents = [Path(real), *Path(real).parents]
-        n_below_root = 0
-        for depth, parent in enumerate(parents):
-            if os.path.exists(parent / _REPOSITORY):
-                n_below_root = depth
-                break
-        for parent in reversed(parents[1 : n_below_root + 1]):
-            rules = self._rules_with(rules, str(parent), (_REPOSITORY, *_IGNORE_FILES))
+        parents: list[str] = []
+        folder = real
+        while not os.path.exists(os.path.join(folder, _REPOSITORY)):
+            parent = os.path.dirname(folder)
+            if parent == folder:
+                return rules
+            parents.append(parent)
+            folder = parent
+        for parent in reversed(parents):
+            rules = self._rules_with(rules, parent, (_REPOSITORY, *_IGNORE_FILES))
         return rules
 
     def _rules_with(self, rules: IgnoreRules, folder: str, names: Container[str]) -> IgnoreRules:
@@ -331,13 +383,12 @@ class Walker:
         """
         path = os.path.join(folder, name)
         content = _read_ignore_file(path)
-        ignore_file = self._previous_ignore_files.get(path)
-        if ignore_file is None or ignore_file.content != content:
+        patterns = self._previous_patterns.get((path, content))
+        if patterns is None:
             lines = content.decode("utf-8-sig", "surrogateescape").split("\n")[:MAX_PATTERNS]
-            patterns = filter(None, map(parse_pattern, lines))
-            ignore_file = _IgnoreFile(content, PatternList(folder, tuple(patterns)))
-        self._ignore_files[path] = ignore_file
-        return ignore_file.patterns
+            patterns = PatternList(folder, tuple(filter(None, map(parse_pattern, lines))))
+        self._patterns[path, content] = patterns
+        return patterns
 
     def _fail(self, path: str, reason: str | None) -> None:
         self.has_failed = True

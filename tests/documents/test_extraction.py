@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.documents import delimited, extraction, office
+from relevance_gen.documents import extraction, office, tables
 from relevance_gen.documents.extraction import Extracted, extract, format_of
 from relevance_gen.documents.webpages import page_text
 from tests.cli.documents import archive, docx, epub, odt, pdf, pptx, run, table, xlsx
@@ -448,7 +448,7 @@ CSV_TEXTS = {
 @pytest.mark.parametrize("text", CSV_TEXTS)
 def test_csv_records_become_rows(text: str) -> None:
     """A record is a row in its own line, and each cell begins with its column name."""
-    assert delimited.table_text(text, 1 << 20) == CSV_TEXTS[text]
+    assert tables.table_text(text, 1 << 20) == CSV_TEXTS[text]
     assert extraction.read("a.CSV", b"\xef\xbb\xbf" + text.encode()).parts == [
         ({}, CSV_TEXTS[text])
     ]
@@ -468,13 +468,13 @@ def test_csv_records_become_rows(text: str) -> None:
 )
 def test_csv_beyond_limits_is_plain_text(text: str) -> None:
     """A text that is no table, or exceeds a limit, is returned unchanged."""
-    assert delimited.table_text(text, 1 << 20) == text
+    assert tables.table_text(text, 1 << 20) == text
 
 
 @given(st.text(alphabet='ab1,;"\n\r\t|\0 ', max_size=40))
 def test_csv_keeps_all_values(text: str) -> None:
     """Every letter and digit of the file is in the text, which has no more lines than the file."""
-    rows = delimited.table_text("k,v\n" + text, 1 << 20)
+    rows = tables.table_text("k,v\n" + text, 1 << 20)
     assert len(rows.splitlines()) <= len(("k,v\n" + text).splitlines()) + 1
     for letter in "ab1":
         assert rows.count(letter) == text.count(letter)

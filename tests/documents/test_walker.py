@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.documents.filetypes import listing
-from relevance_gen.documents.walker import Selection, Walker
+from relevance_gen.documents.walker import Selection, Walker, list_file_types
 from relevance_gen.errors import InvalidRequestError
 from tests.profiles import costly
 
@@ -196,7 +195,7 @@ def test_types_select_files_by_extension(tmp_path: Path) -> None:
     assert walk(types=("py", "md")) == ["a.py", "b.PYI", "c.md"]
     assert walk(types=("py",), glob=("!b*",)) == ["a.py"]
     assert walk(types=("py",), glob=("*.md",)) == []
-    assert "py: *.py, *.pyi\n" in listing()
+    assert "py: *.py, *.pyi\n" in list_file_types()
     with pytest.raises(
         InvalidRequestError, match="there is no file type 'markdow'; --type-list shows them all"
     ):
@@ -293,6 +292,6 @@ def test_walker_drops_removed_ignore_files() -> None:
     shutil.rmtree("a")
     for _ in range(2):
         assert list(walker.files(".")) == ["b/two.txt"]
-    assert [
-        Path(path).parts[-2:] for path in (*walker._ignore_files, *walker._previous_ignore_files)
-    ] == [("b", ".gitignore")] * 2
+    cached_files = [*walker._patterns, *walker._previous_patterns]
+    names = [Path(path).parts[-2:] for path, _content in cached_files]
+    assert names == [("b", ".gitignore")] * 2
