@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from contextlib import suppress
 from typing import Final
 
 PROBED_BYTES: Final = 8192
@@ -37,9 +38,8 @@ def decode(content: bytes) -> str | None:
     encoding = encoding_of(content)
     if encoding is None:
         return None
-    if encoding != "utf-8":
-        return content.decode(encoding, "replace")
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError:
-        return content.decode(FALLBACK_ENCODING, "replace")
+    if encoding == "utf-8":
+        with suppress(UnicodeDecodeError):
+            return content.decode()
+        encoding = FALLBACK_ENCODING
+    return content.decode(encoding, "replace")

@@ -26,7 +26,7 @@ from relevance_gen.documents.office import (
     open_archive,
 )
 from relevance_gen.documents.reflow import reflow
-from relevance_gen.documents.tables import DELIMITED_SUFFIXES, table_text
+from relevance_gen.documents.tables import DELIMITED_SUFFIXES, one_line, table_text
 from relevance_gen.documents.webpages import page_text
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def _page_titles(document: PdfDocument) -> dict[int, str]:
     damaged entry, the title of the document and the headings down to the entry, joined by `` > ``.
     The keys ascend.
     """
-    document_title = _one_line(document.get_metadata_value("Title"))
+    document_title = one_line(document.get_metadata_value("Title"))[:MAX_TITLE_CHARS]
     titles = {-1: document_title}
     headings: list[str] = []
     first_page = 0
@@ -296,14 +296,11 @@ def _page_titles(document: PdfDocument) -> dict[int, str]:
         for entry in itertools.islice(document.get_toc(), MAX_PAGES):
             target = entry.get_dest()
             page = target.get_index() if target else 0
-            headings = [*headings[: entry.level], _one_line(entry.get_title())]
+            heading = one_line(entry.get_title())[:MAX_TITLE_CHARS]
+            headings = [*headings[: entry.level], heading]
             first_page = max(first_page, page or 0)
             titles[first_page] = " > ".join(filter(None, [document_title, *headings]))
     return titles
-
-
-def _one_line(title: str) -> str:
-    return " ".join(title.split())[:MAX_TITLE_CHARS]
 
 
 def _extract_html(content: bytes, extracted: Extracted) -> None:
@@ -327,7 +324,7 @@ def _extract_archive(
 
 
 def _summarize(error: Exception) -> str:
-    message = " ".join(str(error).split())[:_MAX_ERROR_CHARS]
+    message = one_line(str(error))[:_MAX_ERROR_CHARS]
     return f"{type(error).__name__}: {message}"
 
 

@@ -18,7 +18,7 @@ from xml.parsers import expat
 
 from attrs import define, field, frozen
 
-from relevance_gen.documents.tables import header_lines, is_header, names_of, row_line
+from relevance_gen.documents.tables import header_lines, is_header, names_of, one_line, row_line
 
 Attributes: TypeAlias = Mapping[str, str]
 PartLocation: TypeAlias = Mapping[str, str | int]
@@ -269,7 +269,7 @@ class _TextParser:
             self.pieces.append(text)
 
     def _end_cell(self) -> None:
-        cell = " ".join("".join(self.pieces[self._cell_start :]).split())
+        cell = one_line("".join(self.pieces[self._cell_start :]))
         del self.pieces[self._cell_start :]
         if self._rows:
             self._rows[-1] += [cell] * min(self._n_repeated, _MAX_REPEATED_CELLS)

@@ -39,7 +39,8 @@ def reflow(pages: Sequence[str]) -> list[str]:
     """
     page_lines = []
     for page_text in pages:
-        page_lines.append([" ".join(line.split()) for line in page_text.splitlines()])
+        lines = page_text.splitlines()
+        page_lines.append([" ".join(line.split()) for line in lines])
     bodies = _without_page_headers(page_lines)
     hyphenated: set[str] = set()
     for body in bodies:

@@ -40,12 +40,12 @@ def is_header(cells: Sequence[str]) -> bool:
 
 def names_of(header: Sequence[str]) -> list[str]:
     """Return the column names of a header row, each at most `MAX_COLUMN_NAME_CHARS` long."""
-    return [_one_line(cell)[:MAX_COLUMN_NAME_CHARS].rstrip(": ") for cell in header]
+    return [one_line(cell)[:MAX_COLUMN_NAME_CHARS].rstrip(": ") for cell in header]
 
 
 def header_lines(cells: Sequence[str]) -> str:
     """Return a header row and the separator below it."""
-    return f"{_line(map(_one_line, cells))}\n|{' --- |' * len(cells)}"
+    return f"{_line(map(one_line, cells))}\n|{' --- |' * len(cells)}"
 
 
 def row_line(cells: Sequence[str], column_names: Sequence[str] = ()) -> str:
@@ -59,7 +59,7 @@ def row_line(cells: Sequence[str], column_names: Sequence[str] = ()) -> str:
     ('| a\\|b | c |', 'a')
     """
     named_cells: list[str] = []
-    for name, cell in zip_longest(column_names, map(_one_line, cells), fillvalue=""):
+    for name, cell in zip_longest(column_names, map(one_line, cells), fillvalue=""):
         named_cells.append(f"{name}: {cell}" if name and cell else cell)
     while named_cells and not named_cells[-1]:
         named_cells.pop()
@@ -73,8 +73,9 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(escaped)} |"
 
 
-def _one_line(cell: str) -> str:
-    return " ".join(cell.split())
+def one_line(text: str) -> str:
+    """Return a text with each run of white space replaced by a space, and none at its ends."""
+    return " ".join(text.split())
 
 
 # ── CSV and TSV files ─────────────────────────────────────────────────────────────────────────────

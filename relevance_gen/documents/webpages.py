@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import frozen
 
-from relevance_gen.documents.tables import header_lines, names_of, row_line
+from relevance_gen.documents.tables import header_lines, names_of, one_line, row_line
 
 _INVISIBLE: Final = frozenset({"script", "style", "template"})
 _NAVIGATION: Final = frozenset({"nav", "header", "footer", "aside"})
@@ -60,7 +60,7 @@ def page_text(markup: str) -> tuple[str, str]:
         text = _EMPTY_MARKER.sub(r"\1 ", text)
         if text:
             break
-    return " ".join("".join(parser.title).split()), text
+    return one_line("".join(parser.title)), text
 
 
 @frozen
