@@ -70,14 +70,13 @@ class _SelectedFiles:
     """The files of one folder that the arguments ``folder`` and ``glob`` of a tool call select.
 
     Attributes:
-        folder: the name of the folder in `Folders.indexes`; "" if there is only one folder.
         snapshot: the state of the folder when the files were selected.
-        paths: the paths of the selected files, relative to the folder.
+        paths: the paths of the selected files; they begin with the name of the folder, if there are
+            several folders.
     """
 
-    folder: str
     snapshot: FolderSnapshot
-    paths: Sequence[str]
+    paths: list[str]
 
 
 @frozen
@@ -125,9 +124,7 @@ class Folders:
         n_files = 0
         confidence = 0.0
         for selected in self._select(folder, glob):
-            where = None
-            if folder or glob:
-                where = {"path": [_join(selected.folder, path) for path in selected.paths]}
+            where = {"path": selected.paths} if folder or glob else None
             params = SearchParams(query, top_n, true_order=False, where=where, spans=True)
             response = selected.snapshot.answer_all([params])[0]
             results += response.results
@@ -150,7 +147,7 @@ class Folders:
         """
         paths: list[str] = []
         for selected in self._select(folder, glob):
-            paths += [_join(selected.folder, path) for path in selected.paths]
+            paths += selected.paths
         return paths
 
     def read(
@@ -226,7 +223,7 @@ class Folders:
             if glob:
                 paths = list(paths_matching([glob], paths))
             n_files += len(paths)
-            yield _SelectedFiles(name, snapshot, paths)
+            yield _SelectedFiles(snapshot, [_join(name, path) for path in paths])
         if not n_files and (folder or glob):
             field, got = ("glob", glob) if glob else ("folder", folder)
             omitted = "hidden files and files in .gitignore are omitted"

@@ -197,26 +197,18 @@ class AgentTool:
 
 
 @frozen
-class _LineRange:
-    """A range of the lines of a text that an answer shows.
+class _ShownText:
+    """A text that an answer shows.
 
     Attributes:
-        start: index of the first line, from 0.
-        end: index after the last line.
-        n_tokens: number of tokens of these lines.
+        text: lines, or a part of a line.
+        n_tokens: number of tokens of the text.
+        n_lines: number of complete lines in the text.
     """
-
-    start: int
-    end: int
-    n_tokens: int
-
-
-@frozen
-class _CountedText:
-    """A text and the number of its tokens."""
 
     text: str
     n_tokens: int
+    n_lines: int = 0
 
 
 class Tools:
@@ -312,7 +304,7 @@ class Tools:
         confidence = f"confidence {search_result.confidence:.2f}{doubt}"
         return f"{''.join(parts)}{totals}; {search_result.scope} searched, {confidence}"
 
-    def _best_lines(self, result: SearchResult, max_tokens: int) -> _CountedText:
+    def _best_lines(self, result: SearchResult, max_tokens: int) -> _ShownText:
         """Return lines of the text of a result, with line numbers, in at most `max_tokens` tokens.
 
         The lines begin with the first line of the result's passage, or with the first line of the
@@ -326,10 +318,9 @@ class Tools:
         if result.passage is not None:
             start, end = result.passage.start, result.passage.end
         best = text.count("\n", 0, start)
-        line_range = self._fit_lines(lines, best, max_tokens)
-        body = "".join(lines[line_range.start : line_range.end])
-        if body:
-            return _CountedText(body, line_range.n_tokens)
+        shown = self._fit_lines(lines, best, max_tokens)
+        if shown.n_lines:
+            return shown
         line_start = text.rfind("\n", 0, start) + 1
         return self._cut_to_passage(lines[best], start - line_start, end - line_start, max_tokens)
 
@@ -340,27 +331,23 @@ class Tools:
             call.path, call.first_line, call.last_line or None, max_chars
         )
         lines = _number_lines(file_lines.text, file_lines.first_line)
-        line_range = self._fit_lines(lines, 0, call.max_tokens)
-        n_tokens = line_range.n_tokens
-        text = "".join(lines[: line_range.end])
-        last = file_lines.first_line + max(line_range.end, 1) - 1
+        shown = self._fit_lines(lines, 0, call.max_tokens)
+        last = file_lines.first_line + max(shown.n_lines, 1) - 1
         remark = ""
-        if not line_range.end:  # a single line may be a whole program
-            beginning = self._truncate(lines[0], call.max_tokens)
-            text, n_tokens = beginning.text, beginning.n_tokens
+        if not shown.n_lines:  # a single line may be a whole program
+            shown = self._truncate(lines[0], call.max_tokens)
             remark = f"; line {last} is cut"
-        elif line_range.end < len(lines):
+        elif shown.n_lines < len(lines):
             remark = f"; go on with first_line={last + 1}"
         location = f"{escape_path(call.path)}:{file_lines.first_line}-{last}"
-        size = f"{pluralize(file_lines.n_lines, 'line')}, {pluralize(n_tokens, 'token')}"
-        return f"{text}{location} of {size}{remark}"
+        size = f"{pluralize(file_lines.n_lines, 'line')}, {pluralize(shown.n_tokens, 'token')}"
+        return f"{shown.text}{location} of {size}{remark}"
 
     def _files(self, call: FilesCall) -> str:
         paths = self._folders.files(call.folder, call.glob)
         lines = [escape_path(path) + "\n" for path in paths]
-        line_range = self._fit_lines(lines, 0, call.max_tokens)
-        totals = _totals(line_range.end, len(lines), "file", line_range.n_tokens)
-        return "".join(lines[: line_range.end]) + totals
+        shown = self._fit_lines(lines, 0, call.max_tokens)
+        return shown.text + _totals(shown.n_lines, len(lines), "file", shown.n_tokens)
 
     def _ask(self, call: AskCall) -> str:
         results = self._find(call, 4 * call.top_n).results
@@ -376,11 +363,11 @@ class Tools:
 
     # ── Fitting text into a number of tokens ─────────────────────────────────────────────────────
 
-    def _fit_lines(self, lines: Sequence[str], best: int, max_tokens: int) -> _LineRange:
-        """Return the range of adjacent lines that fit into `max_tokens`.
+    def _fit_lines(self, lines: Sequence[str], best: int, max_tokens: int) -> _ShownText:
+        """Return adjacent lines that fit into `max_tokens`.
 
-        The range begins at the index `best` and is extended to later lines; only if all later lines
-        fit, it is extended to lines before. It is empty if the best line does not fit.
+        They begin with the line at the index `best`, followed by later lines; only if all later
+        lines fit, lines before `best` are added. The text is empty if the best line does not fit.
         """
         start = end = best
         n_left = max_tokens
@@ -391,7 +378,8 @@ class Tools:
             start = min(start, index)
             end = max(end, index + 1)
             n_left -= n_tokens
-        return _LineRange(start, end, max_tokens - n_left)
+        text = "".join(lines[start:end])
+        return _ShownText(text, max_tokens - n_left, end - start)
 
     def _count_up_to(self, line: str, max_tokens: int) -> int:
         """Return the number of tokens of a line.
@@ -403,7 +391,7 @@ class Tools:
             return max_tokens + 1
         return self._count(line)
 
-    def _cut_to_passage(self, line: str, start: int, end: int, max_tokens: int) -> _CountedText:
+    def _cut_to_passage(self, line: str, start: int, end: int, max_tokens: int) -> _ShownText:
         """Return the part of a numbered line that contains the beginning of a passage.
 
         The part begins with the sentence in which the passage begins. If the text from there to the
@@ -419,7 +407,7 @@ class Tools:
         number, _, text = line.removesuffix("\n").partition("\t")
         n_left = max_tokens - self._count(f"{number}\t… …\n")
         if n_left < 1:
-            return _CountedText("", 0)
+            return _ShownText("", 0)
         sentence_starts = [first for first, _ in sentences(text[:end]) if first <= start]
         first = max(sentence_starts, default=0)
         if self._count_up_to(text[first:end], n_left) > n_left:
@@ -429,9 +417,9 @@ class Tools:
         before = "… " if first else ""
         after = " …" if first + part_end < len(text.rstrip()) else ""
         part = f"{number}\t{before}{rest[part_start:part_end]}{after}\n"
-        return _CountedText(part, self._count(part))
+        return _ShownText(part, self._count(part))
 
-    def _truncate(self, line: str, max_tokens: int) -> _CountedText:
+    def _truncate(self, line: str, max_tokens: int) -> _ShownText:
         """Return the beginning of a line, with at most `max_tokens` tokens, and a newline.
 
         The tokens of the appended newline are not counted.
@@ -439,7 +427,7 @@ class Tools:
         line = line[: _MAX_TOKEN_CHARS * max_tokens]
         while (n_tokens := self._count(line)) > max_tokens:
             line = line[: len(line) * max_tokens // n_tokens]
-        return _CountedText(line + "\n", n_tokens)
+        return _ShownText(line + "\n", n_tokens)
 
 
 def _number_lines(text: str, first: object) -> list[str]:
