@@ -26,7 +26,7 @@ from attrs import frozen
 from filelock import FileLock
 
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.index import array_file
+from relevance_gen.index import array_file, storage
 from relevance_gen.retrieval.chunk_index import ChunkIndex
 from relevance_gen.text.token_counting import Encoding
 
@@ -163,13 +163,9 @@ class Cache:
                 "records": records,
                 "locations": cached.locations,
             }
-            unfinished = records_path.with_suffix(".unfinished")
-            descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-            with open(descriptor, "w+b") as file:
+            with storage.replacing(records_path) as file:
+                Path(file.name).chmod(0o600)
                 array_file.write(file, _ARRAY_TYPES, settings, arrays).seal()
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(records_path)
             self._evict()
 
     def _evict(self) -> None:
