@@ -16,7 +16,7 @@ from relevance_gen.documents.isolation import POOL
 from relevance_gen.documents.reading import document_chunks
 from relevance_gen.documents.walker import Walker
 from relevance_gen.errors import pluralize
-from relevance_gen.folders.files import skip_messages
+from relevance_gen.folders.files import Skipped
 from relevance_gen.types import Chunk
 
 
@@ -63,7 +63,8 @@ class FileReader:
             else:
                 yield from self._read(path, is_named=True)
         self.has_failed |= self.walker.has_failed
-        for message in skip_messages(self._n_skipped, self.walker.n_links):
+        skipped = Skipped(by_kind=self._n_skipped, n_links=self.walker.n_links)
+        for message in skipped.messages():
             self.warn(message)
 
     def _read(self, path: str, *, is_named: bool) -> Iterator[Chunk]:

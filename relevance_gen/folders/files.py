@@ -259,30 +259,21 @@ class Skipped:
     n_links: int = 0
 
     def messages(self) -> Iterator[str]:
-        """Yield a sentence for each path, for each kind, and for the links."""
+        """Yield a sentence for each path, for each kind, and for the links.
+
+        >>> binary_files = Counter({("binary", "is binary, not text"): 2})
+        >>> list(Skipped({"big.txt": "is larger than 256 MiB"}, binary_files).messages())
+        ['big.txt: is larger than 256 MiB', 'skipped 2 binary files']
+        >>> list(Skipped(n_links=1).messages())
+        ['skipped 1 symbolic link; --follow follows them']
+        """
         for path, reason in self.failures.items():
             yield f"{path}: {reason}"
-        yield from skip_messages(self.by_kind, self.n_links)
-
-
-def skip_messages(
-    by_kind: Mapping[tuple[str, str], int],
-    n_links: int,
-) -> Iterator[str]:
-    """Yield a sentence for each kind of skipped files, and for symbolic links.
-
-    Args:
-        by_kind: number of files for each pair of a kind and the reason why it is not read.
-        n_links: symbolic links that were not followed.
-
-    >>> list(skip_messages({("binary", "is binary, not text"): 2}, 1))
-    ['skipped 2 binary files', 'skipped 1 symbolic link; --follow follows them']
-    """
-    for (kind, reason), n_files in by_kind.items():
-        message = f"skipped {pluralize(n_files, f'{kind} file')}"
-        yield message if kind == BINARY else f"{message}: each {reason}"
-    if n_links:
-        yield f"skipped {pluralize(n_links, 'symbolic link')}; --follow follows them"
+        for (kind, reason), n_files in self.by_kind.items():
+            message = f"skipped {pluralize(n_files, f'{kind} file')}"
+            yield message if kind == BINARY else f"{message}: each {reason}"
+        if self.n_links:
+            yield f"skipped {pluralize(self.n_links, 'symbolic link')}; --follow follows them"
 
 
 # ── Cached records ───────────────────────────────────────────────────────────────────────────────
@@ -293,11 +284,10 @@ def to_json(files: Mapping[str, FileRecord]) -> list[Any]:
 
     A row has the number of chunks in place of the locations of the chunks.
     """
-    rows = []
-    for path, file in files.items():
-        n_chunks = len(file.locations)
-        rows.append([path, file.fingerprint, n_chunks, *file[2:]])
-    return rows
+    return [
+        [path, record.fingerprint, len(record.locations), *record[2:]]
+        for path, record in files.items()
+    ]
 
 
 def concat_locations(files: Mapping[str, FileRecord]) -> ChunkLocations:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from os import PathLike
 from typing import Any, Final
@@ -140,8 +141,8 @@ class FolderIndex(BaseIndex):
         max_chars = checks.check_integer("max_chars", max_chars, 1)
         self._max_files = checks.check_integer("max_files", max_files, 1)
         self._selection = Selection(hidden, no_ignore, follow, glob, types)
-        self._walker = Walker(self._selection, self._add_walk_error)
         self._walk_errors: dict[str, str] = {}
+        self._walker = Walker(self._selection, self._walk_errors.__setitem__)
         self._reader = FolderReader(self.root, follow, max_chars)
         weighting_named(weighting)
         self._build = partial(ChunkIndex, weighting=weighting, encoding=encoding, n_jobs=n_jobs)
@@ -322,29 +323,22 @@ class FolderIndex(BaseIndex):
         The caller must hold the lock.
         """
         check_root(self.root)
-        self._walk_errors = {}
-        previous = self._last or self._load_cached()
+        previous = self._last or self._first_snapshot()
+        known = {path: file.fingerprint for path, file in previous.files.items()}
         fingerprints = self._walk()
-        known_files = {} if previous is None else previous.files
-        changed = set()
-        for path, current in fingerprints.items():
-            known = known_files.get(path)
-            if known is None or not current or known.fingerprint != current:
-                changed.add(path)
-        n_changed = len(changed) + len(known_files.keys() - fingerprints.keys())
-        if previous is None or n_changed:
-            state = self._read(previous, fingerprints, changed, is_due)
-        else:
-            state = previous
+        changed = {
+            path
+            for path, current in fingerprints.items()
+            if not current or known.get(path) != current
+        }
+        n_changed = len(changed) + len(known.keys() - fingerprints.keys())
+        state = self._read(previous, fingerprints, changed, is_due) if n_changed else previous
         self._reader.release(
             path for path in changed if state.files[path].warning != STILL_BEING_READ
         )
         self._n_changed_files += n_changed
         self._n_changed_chunks += state.positions(changed).size
         return evolve(state, skipped=self._skipped(state.files))
-
-    def _add_walk_error(self, path: str, reason: str) -> None:
-        self._walk_errors[path] = reason
 
     def _walk(self) -> dict[str, Fingerprint | None]:
         """Walk the folder, and return the fingerprint of each file by path.
@@ -355,6 +349,7 @@ class FolderIndex(BaseIndex):
             InvalidRequestError: there are more than `max_files` files.
         """
         self._walker.n_links = 0
+        self._walk_errors.clear()
         fingerprints: dict[str, Fingerprint | None] = {}
         for path, entry in self._walker.entries(self.root):
             if len(fingerprints) == self._max_files:
@@ -372,7 +367,7 @@ class FolderIndex(BaseIndex):
 
     def _read(
         self,
-        previous: FolderSnapshot | None,
+        previous: FolderSnapshot,
         paths: Iterable[str],
         changed: set[str],
         is_due: Callable[[], bool],
@@ -380,7 +375,7 @@ class FolderIndex(BaseIndex):
         """Read changed files, and return a snapshot in which they replace the old records.
 
         Args:
-            previous: the last snapshot; None for the first.
+            previous: the last snapshot.
             paths: all files of the folder, in the order of the walk.
             changed: the files to read.
             is_due: returns whether to leave unfinished documents for the next call.
@@ -388,16 +383,10 @@ class FolderIndex(BaseIndex):
         read = self._reader.read(
             [path for path in paths if path in changed], self._report_reading, is_due
         )
-        files: dict[str, FileRecord] = {}
-        for path in paths:
-            if path in read:
-                files[path] = read[path].record
-            elif previous is not None:
-                files[path] = previous.files[path]
-        chunks = _concat_chunks({path: read[path] for path in files if path in read})
-        if previous is None:
-            index = self._build(chunks, progress=self._report_indexing)
-            return FolderSnapshot(index, files, **self._snapshot_fields)
+        files = {
+            path: read[path].record if path in read else previous.files[path] for path in paths
+        }
+        chunks = _concat_chunks(read)
         state = evolve(previous, files=files)
         removed = previous.positions(
             path for path in previous.paths if path in changed or path not in files
@@ -416,30 +405,31 @@ class FolderIndex(BaseIndex):
         self.activity = f"indexing {draw_bar(n_done, n_total)}"
 
     def _skipped(self, files: Mapping[str, FileRecord]) -> Skipped:
-        failures = dict(self._walk_errors)
+        prefix = self._snapshot_fields["shown_as"]
+        failures = {prefix + path: reason for path, reason in self._walk_errors.items()}
         by_kind: Counter[tuple[str, str]] = Counter()
         for path, file in files.items():
             if file.warning is None:
                 continue
             if file.skipped_kind is None:
-                failures[path] = file.warning
+                failures[prefix + path] = file.warning
             else:
                 by_kind[file.skipped_kind, file.warning] += 1
-        prefix = self._snapshot_fields["shown_as"]
-        failures = {prefix + path: reason for path, reason in failures.items()}
         return Skipped(failures, by_kind, self._walker.n_links)
 
-    def _load_cached(self) -> FolderSnapshot | None:
-        """Return the snapshot that an earlier process cached; None if it is missing or damaged."""
+    def _first_snapshot(self) -> FolderSnapshot:
+        """Return the snapshot that an earlier process cached; without it, one of no files.
+
+        A damaged cached snapshot is ignored.
+        """
         cached = None if self._cache is None else self._cache.load(self._encoding)
-        if cached is None:
-            return None
-        try:
-            files = from_json(cached.records, cached.locations)
-            state = FolderSnapshot(cached.index, files, **self._snapshot_fields)
-        except (LookupError, TypeError, ValueError):
-            return None
-        return state if state.bounds[-1] == len(cached.index) else None
+        if cached is not None:
+            with suppress(LookupError, TypeError, ValueError):
+                files = from_json(cached.records, cached.locations)
+                state = FolderSnapshot(cached.index, files, **self._snapshot_fields)
+                if state.bounds[-1] == len(cached.index):
+                    return state
+        return FolderSnapshot(self._build(()), {}, **self._snapshot_fields)
 
     def _save(self, state: FolderSnapshot) -> None:
         """Save the first complete snapshot in the cache; do nothing for later snapshots.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Final
 
@@ -76,7 +76,7 @@ class FolderReader:
         self,
         paths: Sequence[str],
         report: Callable[[str], object],
-        is_due: Callable[[], bool] = lambda: False,
+        is_due: Callable[[], bool],
     ) -> dict[str, ReadFile]:
         """Read files, and wait for the texts of documents until `is_due` returns true.
 
@@ -87,12 +87,14 @@ class FolderReader:
                 remaining documents get the warning `STILL_BEING_READ`.
 
         Returns:
-            The record and the chunks of each file; an error is the warning of the record.
+            The record and the chunks of each file, in the order of `paths`; an error is the warning
+            of the record.
 
         Raises:
             RequestCancelledError: the request was cancelled.
         """
-        self._discard_others(set(paths))
+        for path in self._documents.keys() - set(paths):  # these need not be read any more
+            self._documents.pop(path).extraction_future.cancel()
         results: dict[str, ReadFile] = {}
         queue: deque[str] = deque()
         for path in paths:
@@ -114,7 +116,7 @@ class FolderReader:
             pending = self._collect(pending, results)
         for path in (*pending, *queue):
             results[path] = ReadFile(FileRecord(None, warning=STILL_BEING_READ))
-        return results
+        return {path: results[path] for path in paths}
 
     def release(self, paths: Iterable[str]) -> None:
         """Discard the texts of the documents at `paths`, because a snapshot now contains them.
@@ -125,11 +127,6 @@ class FolderReader:
             document = self._documents.get(path)
             if document is not None and document.extraction_future.done():
                 del self._documents[path]
-
-    def _discard_others(self, paths: Set[str]) -> None:
-        """Discard the documents whose paths are not in `paths`: they need not be read any more."""
-        for path in self._documents.keys() - paths:
-            self._documents.pop(path).extraction_future.cancel()
 
     def _read_text(self, path: str, results: dict[str, ReadFile]) -> bool:
         """Read a file that needs no parser into `results`; give a document to the parsers.
@@ -190,23 +187,19 @@ class FolderReader:
         unfinished = []
         for path in pending:
             document = self._documents[path]
-            if document.extraction_future.done():
-                results[path] = self._split(document)
-            else:
+            if not document.extraction_future.done():
                 unfinished.append(path)
+                continue
+            extracted = document.extraction_future.result()
+            is_final = extracted.warning != isolation.UNAVAILABLE
+            fingerprint = document.fingerprint if is_final else None
+            results[path] = ReadFile.from_text(extracted, fingerprint, self.max_chars)
         return unfinished
 
     def _wait(self, pending: list[str]) -> None:
         futures = [self._documents[path].extraction_future for path in pending]
         if futures:
             wait(futures, timeout=_POLL_S, return_when=FIRST_COMPLETED)
-
-    def _split(self, document: _Document) -> ReadFile:
-        extracted = document.extraction_future.result()
-        fingerprint = document.fingerprint
-        if extracted.warning == isolation.UNAVAILABLE:
-            fingerprint = None
-        return ReadFile.from_text(extracted, fingerprint, self.max_chars)
 
 
 def read_lines(

@@ -139,8 +139,7 @@ class FolderSnapshot(BaseIndex):
         Only the first `max_chars` characters of the lines are returned; the rest is left out. Plain
         text is read block by block, so that no more characters are held in memory.
         """
-        self._check_path(path)
-        path = os.path.normpath(path)
+        path = self._known_path(path)
         first_line = check_integer("first_line", first_line, 1)
         if last_line is not None:
             last_line = check_integer("last_line", last_line, first_line)
@@ -153,20 +152,21 @@ class FolderSnapshot(BaseIndex):
         last_line = lines.n_lines if last_line is None else min(last_line, lines.n_lines)
         return Lines(path, first_line, last_line, lines.n_lines, lines.text)
 
-    def _check_path(self, path: object) -> None:
-        """Raise an error that suggests similar paths, unless a file of the folder has this path."""
-        if isinstance(path, str) and os.path.normpath(path) in self.files:
-            return
+    def _known_path(self, path: object) -> str:
+        """Return a path in normal form; raise an error unless a file of the folder has this path.
+
+        The error suggests a similar path.
+        """
+        if isinstance(path, str):
+            path = os.path.normpath(path)
+            if path in self.files:
+                return path
         # Only neighbors and namesakes are compared: comparing all paths would take seconds.
-        normal = os.path.normpath(path) if isinstance(path, str) else str(path)
-        folder, name = os.path.split(normal)
+        folder, name = os.path.split(str(path))
         similar = [known for known in self.paths if _has_folder_or_name(known, folder, name)]
-        remedy = did_you_mean(normal, similar, "files() lists them")
+        remedy = did_you_mean(str(path), similar, "files() lists them")
         raise InvalidRequestError.must_be(
-            "path",
-            "the path of a file that is searched",
-            normal if isinstance(path, str) else path,
-            remedy=remedy,
+            "path", "the path of a file that is searched", path, remedy=remedy
         )
 
     def positions(self, paths: Iterable[str]) -> Offsets:
@@ -183,10 +183,10 @@ class FolderSnapshot(BaseIndex):
         return self.files[path].metadata(self.shown_as + path, chunk_ord)
 
     def _with_metadata(self, response: SearchResponse) -> SearchResponse:
-        results = []
-        for result in response.results:
-            metadata = self._metadata(result.original_index)
-            results.append(evolve(result, metadata=metadata))
+        results = [
+            evolve(result, metadata=self._metadata(result.original_index))
+            for result in response.results
+        ]
         return evolve(response, results=tuple(results))
 
     def _without_metadata(self, params: SearchParams) -> SearchParams:
