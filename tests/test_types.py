@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from relevance_gen import Answer, ChunkIndex, search, wire
 from relevance_gen.checks import is_blank
 from relevance_gen.errors import InvalidRequestError, TooLargeError, describe
-from relevance_gen.serve.adapters.request_bodies import SearchRequest
+from relevance_gen.serve.adapters.own import SearchRequest
 from relevance_gen.types import (
     MAX_SAMPLES,
     Chunk,

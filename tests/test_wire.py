@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.serve.adapters.request_bodies import SearchRequest
+from relevance_gen.serve.adapters.own import SearchRequest
 from relevance_gen.types import (
     Chunk,
     Completion,

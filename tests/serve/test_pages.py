@@ -17,7 +17,7 @@ import zstandard
 import relevance_gen
 from relevance_gen import types, wire
 from relevance_gen.serve import pages
-from relevance_gen.serve.adapters import cohere, mcp, ollama, own, request_bodies, tei
+from relevance_gen.serve.adapters import cohere, mcp, ollama, own, tei
 from relevance_gen.serve.adapters.anthropic import messages
 from relevance_gen.serve.adapters.openai import chat, completions, embeddings, responses
 from relevance_gen.serve.adapters.openai.requests import StreamOptions
@@ -40,7 +40,7 @@ LENIENT: dict[str, Any] = {
 """What other people's clients send: unknown fields are ignored, and null is the default."""
 TYPES = {
     name: getattr(module, name)
-    for module in (types, request_bodies)
+    for module in (types, own)
     for name in SCHEMAS
     if hasattr(module, name)
 }

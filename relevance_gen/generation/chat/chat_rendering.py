@@ -110,16 +110,17 @@ def render_chat(
 
     known_format = tool_call_format_of(template)
     tool_calls = known_format or HERMES
+    tool_words = words if known_format else set()
     check_messages(conversation.messages, continues=conversation.continues)
     converter = _MessageConverter(template)
     messages = [
         converter.convert(message, f"messages[{index}]")
         for index, message in enumerate(conversation.messages)
     ]
-    if known_format is None or "tool_calls" not in words:
+    if "tool_calls" not in tool_words:
         messages = _render_calls_as_text(messages, tool_calls)
     variables = conversation.variables
-    if conversation.tools and known_format is not None and "tools" in words:
+    if conversation.tools and "tools" in tool_words:
         tools = [tool.to_template_value() for tool in conversation.tools]
         variables = {**variables, "tools": tools}
     elif conversation.tools:

@@ -18,10 +18,8 @@ _WORD: Final = re.compile(
 )
 _IDENTIFIER: Final = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _SPACE: Final = re.compile(r"\s{0,200}")
-_SYNONYMS: Final = dict.fromkeys(
-    ('"arguments"', '"parameters"'),
-    ('"arguments"', '"parameters"'),
-)
+_ARGUMENTS: Final = ('"arguments"', '"parameters"')
+"""Synonyms: each of these words matches the others, too."""
 _TYPED_NAME: Final = '{"type"~:~"function"~,~"name'
 """An object that starts with the name of a tool may have its type before the name."""
 
@@ -90,7 +88,7 @@ class OpeningMarker:
                     tool_name = identifier[0]
                 end = identifier_end
                 continue
-            spellings = _SYNONYMS.get(word, (word.rstrip("~"),))
+            spellings = _ARGUMENTS if word in _ARGUMENTS else (word.rstrip("~"),)
             spelling = next((item for item in spellings if text.startswith(item, end)), "")
             if spelling:
                 end += len(spelling)

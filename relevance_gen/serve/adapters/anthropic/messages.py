@@ -76,11 +76,11 @@ class MessagesRequest:
 
     messages: Sequence[Any] = field(validator=checks.list_of("message", 1, MAX_MESSAGES))
     model: str = model_field()
-    max_tokens: int = fields.integer(1, default=AS_MUCH_AS_FITS)
+    max_tokens: int = AS_MUCH_AS_FITS
     system: Any = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int = fields.integer(0, default=0)
+    top_k: int = 0
     stop_sequences: Sequence[str] = ()
     stream: bool = fields.flag()
     tools: Sequence[Any] = field(default=(), validator=checks.a_list)

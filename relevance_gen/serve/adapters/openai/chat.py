@@ -43,8 +43,6 @@ _FIELD_NAMES = {
     "template_variables": "chat_template_kwargs",
 }
 """Fields of `GenerationRequest` to the client's names of them."""
-_TEMPLATE_ROLES = {"developer": "system"}
-"""Roles that chat templates have under another name."""
 _REFUSED = {
     **requests.REFUSED,
     **dict.fromkeys(("audio", "chat_template", "echo", "functions", "thinking"), EMPTY),
@@ -170,12 +168,15 @@ def _message(message: Any, path: str) -> JsonObject:
     content = message.get("content")
     checks.string.check(f"{path}.role", role)
     for name in ("function_call", "audio"):
-        if message.get(name) is not None and message[name] not in EMPTY:
+        if message.get(name) not in (None, *EMPTY):
             raise unsupported(f"{path}.{name}")
     if content is None and role == "assistant":
         content = ""
     texts = texts_of(content, f"{path}.content", _TEXT_FIELDS)
-    turn = {"role": _TEMPLATE_ROLES.get(role, role), "content": "\n".join(texts)}
+    turn = {
+        "role": "system" if role == "developer" else role,
+        "content": "\n".join(texts),
+    }
     for name in _MESSAGE_FIELDS.get(role, ()):
         if message.get(name) is not None:
             turn[name] = message[name]
