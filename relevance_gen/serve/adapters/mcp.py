@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError, TooLargeError, describe
-from relevance_gen.serve.adapters.shared import Operation
+from relevance_gen.serve.adapters.shared import Operation, Problem
 from relevance_gen.serve.services.agents import Message
 from relevance_gen.serve.services.indexes.index_registry import IndexRef
 from relevance_gen.wire import JsonObject
@@ -59,7 +59,7 @@ def _check_message(body: object) -> None:
     checks.an_object.check("params", body.get("params", {}))
 
 
-def error(kind: str, message: str, _field: str | None) -> JsonObject:
+def error(problem: Problem) -> JsonObject:
     """Return the body of an error that does not concern a particular message."""
-    details = {"code": _SERVER_ERROR, "message": message, "data": kind}
+    details = {"code": _SERVER_ERROR, "message": problem.message, "data": problem.kind}
     return {"jsonrpc": "2.0", "id": None, "error": details}

@@ -25,6 +25,7 @@ from relevance_gen.generation.output_parsing.content_parts import parse_argument
 from relevance_gen.generation.queue.request import RequestContext
 from relevance_gen.serve.adapters.shared import (
     Operation,
+    Problem,
     model_field,
     new_generation,
     read_lenient,
@@ -292,9 +293,9 @@ class OllamaLines:
             content = self._content(completion.text, completion.reasoning, _calls(completion))
         return self._object({**content, **self._ending(responses)})
 
-    def error(self, kind: str, message: str, field: str | None) -> bytes:
+    def error(self, problem: Problem) -> bytes:
         """Return the line that ends a stream that failed."""
-        return wire.line(error(kind, message, field))
+        return wire.line(error(problem))
 
     def _line(self, members: JsonObject) -> bytes:
         return wire.line(self._object({"done": False, **members}))
@@ -452,14 +453,13 @@ def list_running_models(models: Sequence[ModelDetails]) -> object:
     return {"models": running}
 
 
-def error(kind: str, message: str, field: str | None) -> JsonObject:  # noqa: ARG001
+def error(problem: Problem) -> JsonObject:
     """Return the body of an error: the message as the string ``error``, which clients read.
 
     If the model has no chat template, the message suggests ``/api/generate`` with ``raw``.
     """
-    if field == "chat_template":
-        message = f"{message}; /api/generate with raw takes a text without a template"
-    return {"error": message}
+    remedy = "; /api/generate with raw takes a text without a template"
+    return {"error": problem.message + (remedy if problem.field == "chat_template" else "")}
 
 
 def _list_entry(model: ModelDetails) -> JsonObject:

@@ -15,7 +15,7 @@ from attrs import Attribute, field, frozen
 from relevance_gen import checks, fields, types, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.params import DEFAULT_NUM_CANDIDATES, SearchParams
-from relevance_gen.serve.adapters.shared import Operation
+from relevance_gen.serve.adapters.shared import Operation, Problem
 from relevance_gen.serve.services.extraction import ExtractionTask
 from relevance_gen.serve.services.generation import GenerationTask, Responses
 from relevance_gen.serve.services.indexes.index_registry import IndexRef
@@ -32,8 +32,6 @@ from relevance_gen.wire import JsonObject
 
 _ERROR_TYPES = {"context_length_exceeded": "invalid_request"}
 """Kinds of errors that only other API formats distinguish, with the documented type."""
-_PYTHON_OPTIONS = ("num_candidates",)
-"""Options of a search that only Python callers have."""
 
 Chunks: TypeAlias = Sequence[str | Metadata | Chunk]
 
@@ -41,10 +39,9 @@ Chunks: TypeAlias = Sequence[str | Metadata | Chunk]
 def _with_search_options(_cls: type, declared: list[Attribute[Any]]) -> list[Attribute[Any]]:
     """Return the fields of a class, followed by the options of `SearchParams` that it lacks.
 
-    The options in `_PYTHON_OPTIONS`, which only Python callers have, are left out.
+    The option `num_candidates`, which only Python callers have, is left out.
     """
-    names = {attribute.name for attribute in declared}
-    names.update(_PYTHON_OPTIONS)
+    names = {attribute.name for attribute in declared} | {"num_candidates"}
     options = [option for option in attrs.fields(SearchParams) if option.name not in names]
     return [*declared, *options]
 
@@ -306,11 +303,12 @@ def read_stream(body: object) -> Operation:
     return _generation(body), GenerationEvents()
 
 
-def error(kind: str, message: str, field: str | None) -> JsonObject:
+def error(problem: Problem) -> JsonObject:
     """Return the body of an error; it contains ``field`` only if the error has one."""
-    details = {"type": _ERROR_TYPES.get(kind, kind), "message": message}
-    if field is not None:
-        details["field"] = field
+    error_type = _ERROR_TYPES.get(problem.kind, problem.kind)
+    details = {"type": error_type, "message": problem.message}
+    if problem.field is not None:
+        details["field"] = problem.field
     return {"error": details}
 
 
@@ -327,6 +325,6 @@ class GenerationEvents:
         """Return the event ``response``, which ends a stream and contains the first response."""
         return wire.event(responses[0], "response")
 
-    def error(self, kind: str, message: str, field: str | None) -> bytes:
+    def error(self, problem: Problem) -> bytes:
         """Return the event that ends a stream that failed."""
-        return wire.event(error(kind, message, field), "error")
+        return wire.event(error(problem), "error")

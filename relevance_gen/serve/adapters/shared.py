@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from attrs import field
+from attrs import field, frozen
 
 from relevance_gen import checks, wire
 from relevance_gen.errors import InvalidRequestError
@@ -16,6 +16,21 @@ Operation: TypeAlias = tuple[Any, Any]
 """A task for a service, and the writer of the response: a function, or an object for a stream."""
 
 _T = TypeVar("_T")
+
+
+@frozen
+class Problem:
+    """The content of an error response, in no particular API format.
+
+    Attributes:
+        kind: the kind of the error, such as "overloaded".
+        message: the message for the client, which contains the name of the field.
+        field: the field of the request that is invalid; None if no single field is.
+    """
+
+    kind: str
+    message: str
+    field: str | None
 
 
 def model_field() -> Any:

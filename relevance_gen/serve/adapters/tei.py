@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from relevance_gen import checks, fields, wire
 from relevance_gen.retrieval.params import SearchParams
-from relevance_gen.serve.adapters.shared import Operation
+from relevance_gen.serve.adapters.shared import Operation, Problem
 from relevance_gen.serve.services.search import SearchTask, every_chunk
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import SearchResponse
@@ -65,6 +65,6 @@ def read_rerank(body: object) -> Operation:
     return task, write_body
 
 
-def error(kind: str, message: str, _field: str | None) -> JsonObject:
-    """Return the body of an error; the message contains the field's name."""
-    return {"error": message, "error_type": _ERROR_TYPES.get(kind, "Backend")}
+def error(problem: Problem) -> JsonObject:
+    """Return the body of an error."""
+    return {"error": problem.message, "error_type": _ERROR_TYPES.get(problem.kind, "Backend")}

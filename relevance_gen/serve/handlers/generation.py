@@ -11,6 +11,7 @@ from aiohttp import web
 
 from relevance_gen import wire
 from relevance_gen.errors import InvalidRequestError
+from relevance_gen.serve.adapters.shared import Problem
 from relevance_gen.serve.http.call import Call, Reservation, run_off_loop
 from relevance_gen.serve.http.connections.connection import write_deadline
 from relevance_gen.serve.http.http_errors import problem_of
@@ -40,11 +41,8 @@ class Events(Protocol):
     def end(self, responses: Responses) -> bytes:
         """Return the events at the end of a stream, given the complete responses."""
 
-    def error(self, kind: str, message: str, field: str | None) -> bytes:
-        """Return the event that replaces the end of a stream that failed after its first event.
-
-        `field` is the field of the request that is invalid; None if no single field is.
-        """
+    def error(self, problem: Problem) -> bytes:
+        """Return the event that replaces the end of a stream that failed after its first event."""
 
 
 async def generate(call: Call) -> web.StreamResponse:
@@ -134,8 +132,7 @@ async def _stream(
         if not response.prepared:
             raise
         memory.resize(0)  # nothing waits to be sent any more
-        problem = problem_of(error)
-        await send(events.error(problem.kind, problem.message, problem.field))
+        await send(events.error(problem_of(error)))
     return response
 
 

@@ -11,12 +11,13 @@ from attrs import frozen
 
 from relevance_gen import errors, wire
 from relevance_gen.serve.adapters import own
+from relevance_gen.serve.adapters.shared import Problem
 from relevance_gen.serve.services.model_registry import UnknownModelError
 
 _log = logging.getLogger(__name__)
 
-WriteError: TypeAlias = Callable[[str, str, "str | None"], object]
-"""Writes an error in an API format: kind, message and field → the JSON of the body."""
+WriteError: TypeAlias = Callable[[Problem], object]
+"""Writes an error in an API format: returns the JSON of the body."""
 
 
 class HTTPError(errors.RelevanceGenError):
@@ -117,22 +118,16 @@ _RETRY_AFTER_S = 5
 
 
 @frozen
-class HTTPProblem:
-    """The content of an error response, in no particular API format.
+class HTTPProblem(Problem):
+    """The content of an error response, with its status and headers.
 
     Attributes:
         status: the HTTP status.
-        kind: the kind of the error, such as "overloaded".
-        message: the message for the client.
-        field: the field of the request that is invalid; None if no single field is.
         headers: headers of the response.
         is_empty: whether the response must have an empty text/plain body.
     """
 
     status: int
-    kind: str
-    message: str
-    field: str | None
     headers: Mapping[str, str]
     is_empty: bool
 
@@ -183,7 +178,7 @@ def response_to(problem: HTTPProblem, write_error: WriteError = own.error) -> we
     """Return the error response for `problem`, in the API format that `write_error` writes."""
     if problem.is_empty:
         return empty(problem.status, problem.headers)
-    body = wire.serialize(write_error(problem.kind, problem.message, problem.field))
+    body = wire.serialize(write_error(problem))
     return web.Response(
         status=problem.status, headers=problem.headers, body=body, content_type="application/json"
     )

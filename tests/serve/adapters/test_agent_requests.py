@@ -12,6 +12,7 @@ import pytest
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.adapters.anthropic import blocks, messages
 from relevance_gen.serve.adapters.openai import chat, requests, responses, tools
+from relevance_gen.serve.adapters.shared import Problem
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
 
 REQUESTS = Path(__file__).with_name("requests")
@@ -245,7 +246,7 @@ def test_thread_is_refused_with_code_of_tool_runners(kind: str) -> None:
     """Tool runners continue with the whole conversation after this code."""
     with pytest.raises(InvalidRequestError, match="thread is not supported") as raised:
         messages.read(request_of("tool_runner", thread={"type": kind}))
-    error = blocks.error("invalid_request", str(raised.value), raised.value.field)["error"]
+    error = blocks.error(Problem("invalid_request", str(raised.value), raised.value.field))["error"]
     assert error["type"] == "invalid_request_error"
     assert error["details"]["error_code"] == "thread_unsupported_request"
 
@@ -257,7 +258,9 @@ def test_null_thread_is_accepted() -> None:
 
 def test_full_context_has_the_code_of_openai() -> None:
     """The type stays the documented type."""
-    error: Any = requests.error("context_length_exceeded", "messages is too long", "messages")
+    error: Any = requests.error(
+        Problem("context_length_exceeded", "messages is too long", "messages")
+    )
     assert (error["error"]["type"], error["error"]["code"]) == (
         "invalid_request",
         "context_length_exceeded",

@@ -12,6 +12,7 @@ import aiohttp
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.params import SearchParams
+from relevance_gen.serve.adapters.shared import Problem
 from relevance_gen.serve.handlers.generation import generate
 from relevance_gen.serve.handlers.search import search
 from relevance_gen.serve.http.access.auth import Keys, digest
@@ -65,9 +66,9 @@ class Lines:
         """Write the end."""
         return b"done " + responses[0].responses[0].finish_reason.encode() + b"\n"
 
-    def error(self, kind: str, message: str, field: str | None) -> bytes:
+    def error(self, problem: Problem) -> bytes:
         """Write a failure."""
-        return f"failed {kind} {message} {field}\n".encode()
+        return f"failed {problem.kind} {problem.message} {problem.field}\n".encode()
 
 
 def read_lines(body: Any) -> tuple[GenerationTask, Lines]:
@@ -75,9 +76,9 @@ def read_lines(body: Any) -> tuple[GenerationTask, Lines]:
     return GenerationTask((GenerationRequest(body["say"], max_tokens=body["words"]),)), Lines()
 
 
-def write_error(kind: str, message: str, field: str | None) -> object:
+def write_error(problem: Problem) -> object:
     """Word an error as a list."""
-    return ["sorry", kind, field]
+    return ["sorry", problem.kind, problem.field]
 
 
 TABLE = (

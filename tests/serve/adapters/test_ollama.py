@@ -9,6 +9,7 @@ import pytest
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.adapters import ollama
+from relevance_gen.serve.adapters.shared import Problem
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS
 from relevance_gen.serve.services.model_details import ModelDetails
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
@@ -207,7 +208,7 @@ def test_error_of_stream_is_a_line() -> None:
     """Clients raise the text as an error."""
     _, lines = ollama.read_chat({"model": "m", "messages": [HELLO]})
     assert isinstance(lines, ollama.OllamaLines)
-    assert lines.error("overloaded", "the backlog is full", None) == (
+    assert lines.error(Problem("overloaded", "the backlog is full", None)) == (
         b'{"error":"the backlog is full"}\n'
     )
 

@@ -11,6 +11,7 @@ from relevance_gen import ChunkIndex, search, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.params import SearchParams
 from relevance_gen.serve.adapters import own
+from relevance_gen.serve.adapters.shared import Problem
 from relevance_gen.serve.services.generation import GenerationTask
 from relevance_gen.types import Completion, GenerationRequest, GenerationResponse
 
@@ -52,7 +53,7 @@ def test_events_are_server_sent_events() -> None:
     for name, event in {
         "text": events.text(1, "a\nb"),
         "response": events.end((RESPONSE,)),
-        "error": events.error("timeout", "late", None),
+        "error": events.error(Problem("timeout", "late", None)),
     }.items():
         first, second, *rest = event.decode().split("\n")
         assert (first, rest) == (f"event: {name}", ["", ""])
@@ -61,8 +62,10 @@ def test_events_are_server_sent_events() -> None:
 
 def test_error_without_field_omits_field() -> None:
     """``field`` is absent rather than null."""
-    assert own.error("timeout", "late", None) == {"error": {"type": "timeout", "message": "late"}}
-    assert own.error("x", "y", "top_n")["error"] == {"type": "x", "message": "y", "field": "top_n"}
+    late = Problem("timeout", "late", None)
+    assert own.error(late) == {"error": {"type": "timeout", "message": "late"}}
+    other = Problem("x", "y", "top_n")
+    assert own.error(other)["error"] == {"type": "x", "message": "y", "field": "top_n"}
 
 
 def test_syntax_selects_operators() -> None:

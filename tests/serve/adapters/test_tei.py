@@ -9,6 +9,7 @@ import pytest
 from relevance_gen import search
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.serve.adapters import tei
+from relevance_gen.serve.adapters.shared import Problem
 from relevance_gen.serve.metrics import Metrics
 from relevance_gen.serve.services.search import Searcher
 from relevance_gen.serve.settings import Settings
@@ -65,9 +66,9 @@ def test_rerank_with_invalid_field_raises_with_path(change: dict[str, Any], fiel
 
 def test_error_has_tei_error_type() -> None:
     """An error has a message and the corresponding TEI error type."""
-    assert tei.error("invalid_request", "top_n must be", "top_n") == {
+    assert tei.error(Problem("invalid_request", "top_n must be", "top_n")) == {
         "error": "top_n must be",
         "error_type": "Validation",
     }
-    assert tei.error("overloaded", "later", None)["error_type"] == "Overloaded"
-    assert tei.error("internal", "bug", None)["error_type"] == "Backend"
+    assert tei.error(Problem("overloaded", "later", None))["error_type"] == "Overloaded"
+    assert tei.error(Problem("internal", "bug", None))["error_type"] == "Backend"

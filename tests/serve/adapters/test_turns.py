@@ -18,6 +18,7 @@ from relevance_gen.generation.output_parsing.content_parts import finish_reason_
 from relevance_gen.request_scope import budget_scope
 from relevance_gen.serve.adapters.anthropic import blocks, messages
 from relevance_gen.serve.adapters.openai import chat, responses
+from relevance_gen.serve.adapters.shared import Problem
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
 
 HELLO = {"role": "user", "content": "hello"}
@@ -356,9 +357,9 @@ def test_incomplete_call_has_empty_input(text: str) -> None:
 def test_failed_stream_ends_with_error() -> None:
     """A failed response ends with an error event and status; a message with Anthropic's error type."""
     assert b'"type":"overloaded_error","message":"busy"' in of_messages().error(
-        "overloaded", "busy", None
+        Problem("overloaded", "busy", None)
     )
-    written = of_responses().error("overloaded", "busy", "input").decode()
+    written = of_responses().error(Problem("overloaded", "busy", "input")).decode()
     assert written.startswith("event: error\n")
     assert '"code":"overloaded","message":"busy","param":"input"' in written
     assert "event: response.failed\n" in written
@@ -858,7 +859,7 @@ def test_any_body_is_read_or_rejected(read: Callable[[object], object], body: ob
     try:
         read(body)
     except InvalidRequestError as error:
-        blocks.error("invalid_request", error.to_json_message(), error.field)
+        blocks.error(Problem("invalid_request", error.to_json_message(), error.field))
 
 
 def schema_field_of(adapter: Any, body: dict[str, Any]) -> str:

@@ -71,6 +71,6 @@ def test_unsupported_method_lists_allowed_methods() -> None:
 def test_error_body_is_written_by_the_adapter() -> None:
     """The adapter makes the body of kind, message and field; status and headers come from the table."""
     problem = problem_of(errors.OverloadedError("wait", retry_after_s=3))
-    response = response_to(problem, lambda kind, message, field: [kind, message, field])
+    response = response_to(problem, lambda sent: [sent.kind, sent.message, sent.field])
     assert (response.status, response.headers["Retry-After"]) == (429, "3")
     assert response.body == b'["overloaded","wait",null]'

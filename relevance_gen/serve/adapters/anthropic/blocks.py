@@ -14,6 +14,7 @@ from relevance_gen.serve.adapters.anthropic.citations import (
     CitedText,
     MessageDocumentCiter,
 )
+from relevance_gen.serve.adapters.shared import Problem
 from relevance_gen.serve.services.generation import Responses
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
 from relevance_gen.wire import JsonObject
@@ -53,18 +54,17 @@ _CONTEXT_FULL = "model_context_window_exceeded"
 _EMPTY_TEXT = ContentPart("text", "")
 
 
-def error(kind: str, message: str, field: str | None) -> JsonObject:
+def error(problem: Problem) -> JsonObject:
     """Return the body of an error.
 
-    Args:
-        kind: the kind of the error, such as "overloaded", which determines Anthropic's error type.
-        message: the message, which already contains the field's name.
-        field: the field that is invalid, if any; it is not written. If it is ``thread``, the field
-            for a conversation that the server would have to store, the body has details that make
-            Anthropic's clients send the whole conversation instead.
+    If the invalid field is ``thread``, the field for a conversation that the server would have to
+    store, the body has details that make Anthropic's clients send the whole conversation instead.
     """
-    details: JsonObject = {"type": _ERROR_TYPES.get(kind, "api_error"), "message": message}
-    if field == THREAD:
+    details: JsonObject = {
+        "type": _ERROR_TYPES.get(problem.kind, "api_error"),
+        "message": problem.message,
+    }
+    if problem.field == THREAD:
         details["details"] = _THREAD_ERROR
     return {"type": "error", "error": details}
 
@@ -134,9 +134,9 @@ class BlockEvents:
         ending = _event("message_delta", delta=self._ending(completion), usage=_usage(response))
         return self._start() + self._close_part() + ending + _event("message_stop")
 
-    def error(self, kind: str, message: str, field: str | None) -> bytes:
+    def error(self, problem: Problem) -> bytes:
         """Return the event that ends a stream that failed."""
-        return wire.event(error(kind, message, field), "error")
+        return wire.event(error(problem), "error")
 
     def _start(self) -> bytes:
         """Return the event that starts the message; b"" if it was returned before.

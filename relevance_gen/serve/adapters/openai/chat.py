@@ -32,7 +32,7 @@ from relevance_gen.serve.adapters.openai.requests import (
     SamplingRequest,
     read_as,
 )
-from relevance_gen.serve.adapters.shared import Operation, unsupported
+from relevance_gen.serve.adapters.shared import Operation, Problem, unsupported
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
 from relevance_gen.wire import JsonObject
@@ -153,12 +153,12 @@ def read(body: object) -> Operation:
     return task, events if request.stream else events.full_response
 
 
-def error(kind: str, message: str, field: str | None) -> JsonObject:
+def error(problem: Problem) -> JsonObject:
     """Return the body of an error; if the model has no chat template, suggest another path."""
-    if field == "chat_template":
-        message = f"{message}; /v1/completions takes a text without a template"
-        field = "messages"
-    return requests.error(kind, message, field)
+    if problem.field == "chat_template":
+        message = f"{problem.message}; /v1/completions takes a text without a template"
+        return requests.error(Problem(problem.kind, message, "messages"))
+    return requests.error(problem)
 
 
 def _message(message: Any, path: str) -> JsonObject:

@@ -13,6 +13,7 @@ from attrs import frozen
 
 from relevance_gen import wire
 from relevance_gen.serve.adapters.openai.requests import SamplingRequest, error
+from relevance_gen.serve.adapters.shared import Problem
 from relevance_gen.serve.services.generation import Responses
 from relevance_gen.types import Completion, GenerationResponse, TokenLogprob, TokenTexts
 from relevance_gen.wire import JsonObject
@@ -94,9 +95,9 @@ class ChoiceEvents(ABC):
             events.append(self._chunk([], usage=_usage(responses)))
         return b"".join([*events, b"data: [DONE]\n\n"])
 
-    def error(self, kind: str, message: str, field: str | None) -> bytes:
+    def error(self, problem: Problem) -> bytes:
         """Return the event that ends a stream that failed."""
-        return wire.event(error(kind, message, field))
+        return wire.event(error(problem))
 
     def _start(self, sample: int, piece: Any) -> bytes:
         if sample not in self._not_started:

@@ -11,6 +11,7 @@ from attrs import evolve
 
 from relevance_gen import wire
 from relevance_gen.serve.adapters.openai.tools import ClientTool, custom_input
+from relevance_gen.serve.adapters.shared import Problem
 from relevance_gen.serve.services.generation import Responses
 from relevance_gen.types import Completion, ContentPart, GenerationResponse
 from relevance_gen.wire import JsonObject
@@ -116,11 +117,13 @@ class ItemEvents:
         events = self._start() + self._close_item(last_status)
         return events + self._event(response["status"], response=response)
 
-    def error(self, kind: str, message: str, field: str | None) -> bytes:
+    def error(self, problem: Problem) -> bytes:
         """Return the events that end a stream that failed."""
-        response = self._response("failed", error={"code": "server_error", "message": message})
-        event = self._event("error", code=kind, message=message, param=field)
-        return event + self._event("failed", response=response)
+        error = {"code": "server_error", "message": problem.message}
+        event = self._event(
+            "error", code=problem.kind, message=problem.message, param=problem.field
+        )
+        return event + self._event("failed", response=self._response("failed", error=error))
 
     def _response(self, status: str, **fields: object) -> JsonObject:
         defaults: JsonObject = {

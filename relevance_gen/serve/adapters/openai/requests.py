@@ -11,7 +11,7 @@ from attrs import field, frozen
 from relevance_gen import checks, fields, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.queue.request import GRAMMAR_FIELDS
-from relevance_gen.serve.adapters.shared import model_field, new_generation, unsupported
+from relevance_gen.serve.adapters.shared import Problem, model_field, new_generation, unsupported
 from relevance_gen.types import MAX_SAMPLES, MAX_TOP_LOGPROBS, GenerationRequest
 from relevance_gen.wire import JsonObject
 
@@ -204,13 +204,14 @@ class SamplingRequest:
         return new_generation(text, names, **fields)
 
 
-def error(kind: str, message: str, field: str | None) -> JsonObject:
+def error(problem: Problem) -> JsonObject:
     """Return the body of an error.
 
     OpenAI's clients read ``error``, Cohere's ``message``, and Jina's ``detail``.
     """
+    kind, message = problem.kind, problem.message
     error_type = "invalid_request" if kind == CONTEXT_LENGTH_EXCEEDED else kind
-    details = {"message": message, "type": error_type, "param": field, "code": kind}
+    details = {"message": message, "type": error_type, "param": problem.field, "code": kind}
     return {"error": details, "message": message, "detail": message}
 
 
