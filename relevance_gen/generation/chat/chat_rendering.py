@@ -291,8 +291,9 @@ def _add_tools_prompt(
     The description is added to the first message if that is a system message, otherwise it is a new
     system message before the others. `tool_calls` is the format of calls.
     """
-    functions = [tool.to_template_value()["function"] for tool in tools]
-    descriptions = [json.dumps(function, ensure_ascii=False) for function in functions]
+    descriptions = [
+        json.dumps(tool.to_template_value()["function"], ensure_ascii=False) for tool in tools
+    ]
     call = tool_calls.render_turn([tool_calls.render_call("NAME", "ARGUMENTS")])
     text = _TOOLS_PROMPT.format(tools="\n".join(descriptions), call=call)
     first = messages[0]

@@ -85,12 +85,14 @@ class ToolDefinition:
 
     def to_template_value(self) -> JsonObject:
         """Return the tool as chat templates read it, in the format of transformers."""
-        function = {
-            "name": self.name,
-            "description": self.description,
-            "parameters": dict(self.parameters),
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": dict(self.parameters),
+            },
         }
-        return {"type": "function", "function": function}
 
 
 @frozen
@@ -167,8 +169,11 @@ def messages_of(turns: Turns) -> list[ChatMessage]:
 
 def function_call(call_id: str, name: Any, arguments: object) -> JsonObject:
     """Return a call of a tool, as an item of ``tool_calls`` in a `ChatMessage`."""
-    function = {"name": name, "arguments": arguments}
-    return {"id": call_id, "type": "function", "function": function}
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
 
 
 def texts_of(
@@ -302,16 +307,14 @@ def choice_of(
     return choice
 
 
-def _choice_by_name(value: object, is_parallel: bool) -> ToolChoice:
+def _choice_by_name(value: Any, is_parallel: bool) -> ToolChoice:
     """Parse a tool choice that names one tool, or several allowed tools.
 
     OpenAI's chat completions nest the fields in an object with the name of the type, as in
     ``{"type": "function", "function": {"name": …}}``; responses do not. Both forms are accepted.
     """
     choice_type = value.get("type") if isinstance(value, Mapping) else None
-    body: object = value
-    if isinstance(value, Mapping) and isinstance(choice_type, str):
-        body = value.get(choice_type, value)
+    body = value.get(choice_type, value) if isinstance(choice_type, str) else value
     match choice_type, body:
         case "function", {"name": str(name)}:
             return ToolChoice("required", (name,), is_parallel=False)
@@ -323,5 +326,6 @@ def _choice_by_name(value: object, is_parallel: bool) -> ToolChoice:
                     names.append(function["name"])
             if len(names) == len(tools):
                 return ToolChoice(mode, tuple(names), is_parallel)
-    allowed = '"auto", "none", "required", a function, or allowed_tools'
-    raise InvalidRequestError.must_be("tool_choice", allowed, value)
+    raise InvalidRequestError.must_be(
+        "tool_choice", '"auto", "none", "required", a function, or allowed_tools', value
+    )

@@ -45,7 +45,7 @@ class RerankRequest:
     documents have score 0.
     """
 
-    query: str = field(validator=checks.not_blank)
+    query: str
     documents: Sequence[Any] = field(validator=checks.a_list)
     top_n: int | None = fields.optional(checks.integer(1))
     model: str = field(default=DEFAULT_NAME, validator=checks.string)

@@ -144,8 +144,8 @@ class OllamaRequest(OllamaShowRequest):
         seed = checks.check_integer("options.seed", options.get("seed", -1), -(1 << 63))
         fields = {name: options.get(option) for option, name in _OPTION_FIELDS.items()}
         return new_generation(
-            text,
             _FIELD_NAMES,
+            text,
             max_tokens=max_tokens if max_tokens > 0 else AS_MUCH_AS_FITS,
             seed=seed if seed >= 0 else None,
             json_schema=self._schema(),
@@ -441,16 +441,17 @@ def list_models(models: Sequence[ModelDetails]) -> object:
 def list_running_models(models: Sequence[ModelDetails]) -> object:
     """Return the response to ``GET /api/ps``."""
     never = datetime.max.replace(microsecond=0).isoformat() + "Z"
-    running = [
-        {
-            **_list_entry(model),
-            "expires_at": never,
-            "size_vram": 0,
-            "context_length": model.n_ctx or 0,
-        }
-        for model in models
-    ]
-    return {"models": running}
+    return {
+        "models": [
+            {
+                **_list_entry(model),
+                "expires_at": never,
+                "size_vram": 0,
+                "context_length": model.n_ctx or 0,
+            }
+            for model in models
+        ]
+    }
 
 
 def error(problem: Problem) -> JsonObject:

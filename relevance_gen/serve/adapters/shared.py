@@ -63,12 +63,12 @@ def unsupported(name: str, *, remedy: str = "leave it out") -> InvalidRequestErr
     return InvalidRequestError("is not supported by this server", name, remedy=remedy)
 
 
-def new_generation(text: str, names: Mapping[str, str], **fields: Any) -> GenerationRequest:
+def new_generation(names: Mapping[str, str], text: str = "", **fields: Any) -> GenerationRequest:
     """Return the request to generate from a prompt.
 
     Args:
-        text: the prompt; "" if it is rendered later from a conversation.
         names: fields of `GenerationRequest` to the client's names of them, for errors.
+        text: the prompt; "" if it is set later, or rendered from a conversation.
         fields: fields of the request; None stands for the default.
 
     Raises:

@@ -33,7 +33,7 @@ class TextsRequest:
     Blank texts have score 0.
     """
 
-    query: str = field(validator=checks.not_blank)
+    query: str
     texts: Sequence[Any] = field(validator=checks.a_list)
     top_n: int | None = fields.optional(checks.integer(1))
     return_text: bool = fields.flag()

@@ -127,7 +127,6 @@ class MessagesRequest:
     def generation(self) -> GenerationRequest:
         """Return the generation request; its prompt is rendered from the conversation later."""
         return new_generation(
-            "",
             _FIELD_NAMES,
             max_tokens=self.max_tokens,
             temperature=self.temperature,
@@ -139,14 +138,14 @@ class MessagesRequest:
 
     def _schema(self) -> JsonObject | None:
         """Return the JSON schema of the output, if any."""
-        output_format = (self.output_config or {}).get("format")
-        match output_format:
+        match output_format := (self.output_config or {}).get("format"):
             case None:
                 return None
             case {"type": "json_schema", "schema": dict(schema)}:
                 return schema
-        allowed = 'of type "json_schema" with a schema'
-        raise InvalidRequestError.must_be("output_config.format", allowed, output_format)
+        raise InvalidRequestError.must_be(
+            "output_config.format", 'of type "json_schema" with a schema', output_format
+        )
 
 
 def read(body: object) -> Operation:
@@ -287,8 +286,7 @@ def _document(block: JsonObject, path: str) -> str:
         allowed = "an object with enabled, True or False"
         raise InvalidRequestError.must_be(f"{path}.citations", allowed, citations)
     content_field = "data" if kind == "text" else "content"
-    content_path = f"{path}.source.{content_field}"
-    content = texts_of(source.get(content_field), content_path)
+    content = texts_of(source.get(content_field), f"{path}.source.{content_field}")
     texts: list[str] = []
     for name in ("title", "context"):
         if block.get(name):

@@ -135,7 +135,7 @@ def read(body: object) -> Operation:
         raise InvalidRequestError("needs logprobs to be True", "top_logprobs")
     max_tokens = request.max_completion_tokens or request.max_tokens or AS_MUCH_AS_FITS
     top_logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    generation = request.generation("", max_tokens, top_logprobs, names)
+    generation = request.generation(max_tokens, top_logprobs, names)
     citer = None
     if generation.json_schema is None:
         citer = _DocumentCiter.of(request.documents or ())
@@ -250,13 +250,14 @@ class _DocumentCiter(Attributor):
                         }
                         for span in sentence.spans
                     ]
-                    citation = {
-                        "start": sentence.start,
-                        "end": sentence.end,
-                        "text": text[sentence.start : sentence.end],
-                        "sources": sources,
-                    }
-                    citations.append(citation)
+                    citations.append(
+                        {
+                            "start": sentence.start,
+                            "end": sentence.end,
+                            "text": text[sentence.start : sentence.end],
+                            "sources": sources,
+                        }
+                    )
         return citations
 
 

@@ -64,9 +64,10 @@ class ChoiceEvents(ABC):
         """Return the log probabilities of a sample; None if they were not requested."""
 
     def _ending(self, completion: Completion, response: GenerationResponse) -> JsonObject:
-        logprobs = self._logprobs(completion, response)
-        finish_reason = _FINISH_REASONS[completion.finish_reason]
-        return {"logprobs": logprobs, "finish_reason": finish_reason}
+        return {
+            "logprobs": self._logprobs(completion, response),
+            "finish_reason": _FINISH_REASONS[completion.finish_reason],
+        }
 
     def full_response(self, responses: Responses) -> JsonObject:
         """Return the response with all choices as one object."""
@@ -110,8 +111,9 @@ class ChoiceEvents(ABC):
         return self._chunk([{"index": sample, "logprobs": None, "finish_reason": None, **choice}])
 
     def _chunk(self, choices: list[JsonObject], **fields: object) -> bytes:
-        chunk = {**self._identity, "created": self._created, "choices": choices, **fields}
-        return wire.event(chunk)
+        return wire.event(
+            {**self._identity, "created": self._created, "choices": choices, **fields}
+        )
 
 
 def _samples(responses: Responses) -> Iterator[tuple[Completion, GenerationResponse]]:
@@ -167,8 +169,7 @@ def chat_logprobs(completion: Completion, response: GenerationResponse) -> JsonO
 
     content = []
     for scored in _sample_tokens(completion, token_texts):
-        alternatives = scored.alternatives or ()
-        top_logprobs = [entry(other.token, other.logprob) for other in alternatives]
+        top_logprobs = [entry(other.token, other.logprob) for other in scored.alternatives or ()]
         content.append({**entry(scored.token, scored.logprob), "top_logprobs": top_logprobs})
     return {"content": content, "refusal": None}
 

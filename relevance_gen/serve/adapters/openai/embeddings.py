@@ -20,6 +20,9 @@ _KINDS: dict[str, Kind] = {
     "search_query": "query",
     "search_document": "passage",
 }
+_text = checks.Rule(
+    "a string: this server does not accept token ids", lambda value: isinstance(value, str)
+)
 
 
 @frozen(kw_only=True)
@@ -44,9 +47,7 @@ def read(body: object) -> Operation:
         allowed = "a string or a list of at least one string"
         raise InvalidRequestError.must_be("input", allowed, texts)
     for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            allowed = "a string: this server does not accept token ids"
-            raise InvalidRequestError.must_be(f"input[{index}]", allowed, text)
+        _text.check(f"input[{index}]", text)
 
     def write_body(embeddings: Embeddings) -> object:
         data = [

@@ -126,14 +126,18 @@ class ItemEvents:
         return event + self._event("failed", response=self._response("failed", error=error))
 
     def _response(self, status: str, **fields: object) -> JsonObject:
-        defaults: JsonObject = {
+        return {
+            **self._identity,
+            "status": status,
+            "store": False,
+            "tools": [],
+            "metadata": {},
             "error": None,
             "incomplete_details": None,
             "output": [],
             "usage": None,
+            **fields,
         }
-        constants = {"store": False, "tools": [], "metadata": {}}
-        return {**self._identity, "status": status, **constants, **defaults, **fields}
 
     def _item(self, part: ContentPart, status: str) -> JsonObject:
         """Return the item of a part of the turn.
@@ -178,8 +182,8 @@ class ItemEvents:
         if self._n_events:
             return b""
         response = self._response("in_progress")
-        created = self._event("created", response=response)
-        return created + self._event("in_progress", response=response)
+        events = self._event("created", response=response)
+        return events + self._event("in_progress", response=response)
 
     def _open_item(self, piece: ContentPart) -> bytes:
         self._part = evolve(piece, text="")
@@ -228,9 +232,7 @@ class ItemEvents:
         A tool that is in no namespace has no ``namespace`` field.
         """
         tool = self._tools.get(part.name)
-        if tool is None or tool.namespace is None:
-            return {"name": part.name}
-        return {"name": tool.name, "namespace": tool.namespace}
+        return {"name": part.name} if tool is None else tool.identity
 
     def _call_fields(self, part: ContentPart) -> JsonObject:
         """Return the field ``arguments`` of a call, or for a custom tool the text as ``input``."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import attrs
-from attrs import field, frozen
+from attrs import frozen
 
 from relevance_gen import checks, fields, wire
 from relevance_gen.errors import InvalidRequestError
@@ -84,14 +84,6 @@ T = TypeVar("T")
 top_logprobs = checks.integer(0, MAX_TOP_LOGPROBS)
 
 
-def _forwarded() -> Any:
-    """Return an attrs field with the default None for a value that is not checked here.
-
-    Values other than None are passed unchanged to `GenerationRequest`, which checks them.
-    """
-    return field(default=None, metadata={"forwarded": True})
-
-
 @frozen(kw_only=True)
 class StreamOptions:
     """Options of a stream."""
@@ -108,7 +100,7 @@ class SamplingRequest:
     """The common fields of requests, as ``static/openapi.json`` describes them.
 
     `top_k` and the following fields, except `response_format`, are extensions of OpenAI's API, most
-    of them with vLLM's names.
+    of them with vLLM's names. Fields without a validator are checked by `GenerationRequest`.
     """
 
     model: str = model_field()
@@ -117,22 +109,22 @@ class SamplingRequest:
     stream: bool = fields.flag()
     stream_options: JsonObject | None = fields.optional(_check_stream_options)
     seed: int | None = fields.optional(checks.integer(-_SEED_RANGE, _SEED_RANGE - 1))
-    temperature: float | None = _forwarded()
-    top_p: float | None = _forwarded()
-    presence_penalty: float | None = _forwarded()
-    frequency_penalty: float | None = _forwarded()
-    logit_bias: Mapping[str, float] | None = _forwarded()
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[str, float] | None = None
     top_k: int = fields.integer(-1, default=0)
-    min_p: float | None = _forwarded()
-    allowed_token_ids: Sequence[int] | None = _forwarded()
-    repetition_penalty: float | None = _forwarded()
-    min_tokens: int | None = _forwarded()
-    max_input_tokens: int | None = _forwarded()
+    min_p: float | None = None
+    allowed_token_ids: Sequence[int] | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    max_input_tokens: int | None = None
     eos_token_ids: Sequence[int] | None = None
-    json_schema: Mapping[str, Any] | None = _forwarded()
-    regex: str | None = _forwarded()
-    grammar: str | None = _forwarded()
-    choice: Sequence[str] | None = _forwarded()
+    json_schema: Mapping[str, Any] | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    choice: Sequence[str] | None = None
     response_format: JsonObject | None = fields.optional(checks.an_object)
     ignore_eos: bool = fields.flag()
 
@@ -169,12 +161,11 @@ class SamplingRequest:
         return schema if kind == "json_schema" else None
 
     def generation(
-        self, text: str, max_tokens: int, top_logprobs: int | None, names: Mapping[str, str]
+        self, max_tokens: int, top_logprobs: int | None, names: Mapping[str, str]
     ) -> GenerationRequest:
-        """Return the request to generate from a prompt.
+        """Return the generation request, without a prompt.
 
         Args:
-            text: the prompt.
             max_tokens: maximum number of tokens of each sample.
             top_logprobs: number of alternatives of each token; None: without log probabilities.
             names: fields of `GenerationRequest` to the client's names of them.
@@ -182,12 +173,11 @@ class SamplingRequest:
         Raises:
             InvalidRequestError: a field is wrong, or the output has more than one constraint.
         """
-        forwarded = [
-            attribute.name
-            for attribute in attrs.fields(type(self))
-            if attribute.metadata.get("forwarded")
-        ]
-        fields = {name: getattr(self, name) for name in (*forwarded, "stop", "eos_token_ids")}
+        fields = {
+            name: getattr(self, name)
+            for name in attrs.fields_dict(SamplingRequest)
+            if name in attrs.fields_dict(GenerationRequest)
+        }
         if self.seed is not None:
             fields["seed"] = self.seed % (1 << 64)
         if top_logprobs is not None:
@@ -201,7 +191,7 @@ class SamplingRequest:
         if len(constraints) > 1:
             first, second, *_ = constraints
             raise InvalidRequestError(f"cannot be combined with {first}", second)
-        return new_generation(text, names, **fields)
+        return new_generation(names, **fields)
 
 
 def error(problem: Problem) -> JsonObject:

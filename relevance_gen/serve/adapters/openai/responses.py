@@ -149,7 +149,7 @@ def read(body: object) -> Operation:
     conversation = request.conversation(tool_list)
     tools = {tool.function.name: tool for tool in tool_list}
     task = GenerationTask(
-        (request.generation("", max_tokens, None, names),),
+        (request.generation(max_tokens, None, names),),
         conversation=conversation,
         context=RequestContext(use_model_eos=not request.ignore_eos),
         names=names,

@@ -49,10 +49,15 @@ class ClientTool:
     namespace: str | None
     is_custom: bool
 
+    @property
+    def identity(self) -> JsonObject:
+        """The fields ``name`` and, if the tool is in a namespace, ``namespace``."""
+        identity = {"name": self.name}
+        return identity if self.namespace is None else {**identity, "namespace": self.namespace}
+
     def choice(self) -> JsonObject:
         """Return the tool choice that names this tool."""
-        choice = {"type": "custom" if self.is_custom else "function", "name": self.name}
-        return choice if self.namespace is None else {**choice, "namespace": self.namespace}
+        return {"type": "custom" if self.is_custom else "function", **self.identity}
 
 
 def function_name(tool: JsonObject) -> Any:
