@@ -106,7 +106,8 @@ class OutputParser:
             self._openings += reasoning_openings
         first_words = [_FIRST_WORD.match(opening.text) for opening in self._openings]
         self._first_words = {word[0] for word in first_words if word}
-        self._any_first_word = re.compile("|".join(map(re.escape, self._first_words)) or "(?!)")
+        any_word = "|".join(map(re.escape, self._first_words))
+        self._any_first_word = re.compile(any_word or r"(?!)")
         self._state: PartKind = "reasoning" if output_format.starts_with_reasoning else "text"
         self._is_after_marker = output_format.starts_with_reasoning
         self._expected = self._first_openings  # openings accepted at the start of the buffer only
