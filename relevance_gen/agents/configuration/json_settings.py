@@ -109,7 +109,8 @@ class _SettingsParser:
 
     def _parse_members(self) -> tuple[_Member, ...]:
         members: list[_Member] = []
-        while self._begins_item("}", is_first=not members):
+        self._skip_space()
+        while not self._accept("}"):
             start = self.position
             key = self._parse_value().plain
             self._skip_space()
@@ -118,37 +119,31 @@ class _SettingsParser:
             self._skip_space()
             value = self._parse_nested()
             members.append(_Member(key, start, value, self.position))
+            self._end_item("}")
         return tuple(members)
 
     def _parse_items(self) -> list[Any]:
         items: list[Any] = []
-        while self._begins_item("]", is_first=not items):
+        self._skip_space()
+        while not self._accept("]"):
             items.append(self._parse_nested().plain)
+            self._end_item("]")
         return items
 
-    def _begins_item(self, close: str, *, is_first: bool) -> bool:
-        """Return whether another item of a list or an object follows.
-
-        The method skips the comma before the item. If no item follows, it skips the closing bracket
-        `close` instead.
+    def _end_item(self, close: str) -> None:
+        """Skip the white space, the comments and the comma after an item of a list or an object.
 
         Args:
-            close: the closing bracket of the list or object, "]" or "}".
-            is_first: whether no item was parsed yet, so that no comma precedes the item.
+            close: the closing bracket of the list or object, "]" or "}"; it is not skipped.
 
         Raises:
-            InvalidRequestError: neither the closing bracket nor a required comma follows.
+            InvalidRequestError: neither a comma nor the closing bracket follows.
         """
         self._skip_space()
-        if self._accept(close):
-            return False
-        if not is_first:
-            if not self._accept(","):
-                raise self._invalid()
+        if self._accept(","):
             self._skip_space()
-            if self._accept(close):
-                return False
-        return True
+        elif not self.text.startswith(close, self.position):
+            raise self._invalid()
 
     def _parse_nested(self) -> _Value:
         if self._depth >= _MAX_DEPTH:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import Any
 
 from relevance_gen.errors import InvalidRequestError, to_install
-
-_Document: TypeAlias = Any  # of tomlkit, which is imported only if it is needed
 
 
 def read_table(text: str, path: Sequence[str]) -> Any:
@@ -51,11 +49,14 @@ def set_table(
         if not isinstance(parent, dict):
             raise InvalidRequestError("must be a table", ".".join(path[: depth + 1]))
     name = path[-1]
-    if isinstance(parent.get(name), dict):
-        _update(parent[name], value)
-    else:
-        table = tomlkit.table()
-        _update(table, value)
+    existing = parent.get(name)
+    table = existing if isinstance(existing, dict) else tomlkit.table()
+    for key in [key for key in table if key not in value]:
+        del table[key]
+    for key, item in value.items():
+        if table.get(key) != item:
+            table[key] = item
+    if table is not existing:
         parent[name] = table
     return tomlkit.dumps(document)
 
@@ -78,15 +79,12 @@ def remove_table(text: str, path: Sequence[str]) -> str:
     return tomlkit.dumps(document).rstrip("\n") + "\n"
 
 
-def _update(table: Any, value: dict[str, object]) -> None:
-    for key in [key for key in table if key not in value]:
-        del table[key]
-    for key, item in value.items():
-        if key not in table or table[key] != item:
-            table[key] = item
+def _parse(text: str) -> Any:
+    """Return a document of tomlkit, which is imported only if it is needed.
 
-
-def _parse(text: str) -> _Document:
+    Raises:
+        InvalidRequestError: the text is not TOML, or tomlkit is not installed.
+    """
     if find_spec("tomlkit") is None:
         raise InvalidRequestError(f"this agent's settings need a package: {to_install('mcp')}")
     import tomlkit
