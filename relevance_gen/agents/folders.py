@@ -7,13 +7,15 @@ returns it. If there is only one folder, the paths are relative to this folder.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from attrs import field, frozen
 
 from relevance_gen.documents.globs import paths_matching
-from relevance_gen.errors import InvalidRequestError, describe, pluralize
+from relevance_gen.errors import InvalidRequestError, RelevanceGenError, describe, pluralize
 from relevance_gen.folders.folder_index import FolderIndex
 from relevance_gen.folders.root import name_folders
 from relevance_gen.folders.snapshot import FolderSnapshot, Lines
@@ -99,14 +101,17 @@ class Folders:
         indexes = {name: FolderIndex(root, shown_as=name) for name, root in roots.items()}
         return cls(indexes)
 
-    def refresh(self) -> None:
-        """Update all indexes, and wait until all their documents are read.
+    def begin_to_read(self) -> None:
+        """Start a background thread that updates all indexes, and do not wait for it.
 
-        Raises:
-            InvalidRequestError: a folder cannot be read.
+        The thread ends if a folder cannot be read: later calls of a tool report the error.
         """
-        for name in self.indexes:
-            self._snapshot(name, max_wait_s=None)
+        threading.Thread(target=self._update_all, daemon=True).start()
+
+    def _update_all(self) -> None:
+        with suppress(RelevanceGenError):
+            for name in self.indexes:
+                self._snapshot(name, max_wait_s=None)
 
     def search(self, query: str, top_n: int, folder: str, glob: str) -> ToolSearchResult:
         """Search the files below a folder that match a glob; return the best results, best first.

@@ -9,9 +9,7 @@ tool calls.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -80,9 +78,14 @@ class _ToolServer:
             MCPError: there is no tool with this name.
         """
         self._check_name(call.name)
+        arguments = call.arguments or {}
+        index = arguments.get("index")
         is_error = False
         try:
-            text = await self._answer(call.name, call.arguments or {})
+            wait = self.refresh(index) if isinstance(index, str) else None
+            if wait is not None:  # without a thread, of which there are few
+                await wait()
+            text = await self.run(lambda: self._tools.call(call.name, arguments))
         except InvalidRequestError as error:
             text, is_error = error.to_json_message(), True
         except RelevanceGenError as error:
@@ -100,13 +103,6 @@ class _ToolServer:
             remedy = did_you_mean(name, names, offered)
             message = f"there is no tool {describe(name)}; {remedy}"
             raise MCPError(types.INVALID_PARAMS, message)
-
-    async def _answer(self, name: str, arguments: dict[str, Any]) -> str:
-        index = arguments.get("index")
-        wait = self.refresh(index) if isinstance(index, str) else None
-        if wait is not None:  # without a thread, of which there are few
-            await wait()
-        return await self.run(lambda: self._tools.call(name, arguments))
 
 
 def _server(
@@ -154,7 +150,7 @@ def serve_stdio(
         from relevance_gen.agents.tools import Tools
 
         folders = Folders.open([*roots.values()])
-        _begin_to_read(folders)
+        folders.begin_to_read()
         return Tools(folders, runner, indexes)
 
     handlers = _ToolServer(load_tools, asyncio.to_thread, refresh)
@@ -164,16 +160,6 @@ def serve_stdio(
 async def _serve_stdio(server: Server) -> None:
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())
-
-
-def _begin_to_read(folders: Folders) -> None:
-    """Start a background thread that updates the indexes of the folders, and do not wait for it."""
-
-    def read() -> None:
-        with suppress(RelevanceGenError):  # the next call of a tool reports the error
-            folders.refresh()
-
-    threading.Thread(target=read, daemon=True).start()
 
 
 def _instructions(roots: Mapping[str, str]) -> str:
@@ -205,7 +191,7 @@ class McpExchange:
     """
 
     def __init__(self, folders: Folders) -> None:
-        _begin_to_read(folders)
+        folders.begin_to_read()
         self._folders = folders
 
     def answer(
