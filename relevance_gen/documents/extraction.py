@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from attrs import define, field
 
 from relevance_gen.documents.charset import decode
-from relevance_gen.documents.epub import CONTAINER, chapters
 from relevance_gen.documents.office import (
+    BOOK_CONTAINER,
     Archive,
     DocumentError,
     PartLocation,
+    book_chapters,
     members_of,
     office_parts,
     open_archive,
@@ -59,7 +60,7 @@ _ZIP: Final = b"PK\x03\x04"
 _OFFICE_MEMBERS: Final = frozenset(
     {"word/document.xml", "ppt/presentation.xml", "xl/workbook.xml", "content.xml"}
 )
-_KNOWN_MEMBERS: Final = [name.encode() for name in (CONTAINER, *_OFFICE_MEMBERS)]
+_KNOWN_MEMBERS: Final = [name.encode() for name in (BOOK_CONTAINER, *_OFFICE_MEMBERS)]
 
 
 @define
@@ -121,7 +122,7 @@ def format_of(name: str, content: bytes) -> Format | None:
         return "PDF"
     if content.startswith(_ZIP):
         members = members_of(content) if _may_be_document(content) else frozenset()
-        if CONTAINER in members:
+        if BOOK_CONTAINER in members:
             return "EPUB"
         return None if _OFFICE_MEMBERS.isdisjoint(members) else "Office"
     if content.startswith(_OLD_OFFICE):
@@ -332,7 +333,7 @@ _EXTRACTORS: Final[dict[Format, Callable[[bytes, Extracted], None]]] = {
     "PDF": _extract_pdf,
     "HTML": _extract_html,
     "Office": partial(_extract_archive, office_parts),
-    "EPUB": partial(_extract_archive, chapters),
+    "EPUB": partial(_extract_archive, book_chapters),
     "e-mail": _extract_mail,
 }
 

@@ -1,7 +1,8 @@
-"""Extract the text of Office files: Word, PowerPoint and Excel since 2007, and OpenDocument.
+"""Extract the text of Office files (since Word, PowerPoint and Excel 2007), and of EPUB books.
 
-All are archives of XML, which the standard library parses piece by piece.
-Sources: ECMA-376 (Office Open XML), ISO/IEC 26300 (OpenDocument).
+All are archives of XML, which the standard library parses piece by piece. The chapters of a book
+are web pages, in the order that a package of the book lists.
+Sources: ECMA-376 (Office Open XML), ISO/IEC 26300 (OpenDocument), EPUB 3.3 (W3C).
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from io import BytesIO
 from typing import Final, TypeAlias
+from urllib.parse import unquote
 from xml.parsers import expat
 
 from attrs import define, field, frozen
 
+from relevance_gen.documents.charset import decode
 from relevance_gen.documents.tables import header_lines, is_header, names_of, one_line, row_line
+from relevance_gen.documents.webpages import page_text
 
 Attributes: TypeAlias = Mapping[str, str]
 PartLocation: TypeAlias = Mapping[str, str | int]
@@ -30,9 +34,12 @@ whole document; ``title``, if any, is the title of the document or of the page.
 
 MAX_UNPACKED_BYTES: Final = 1 << 28
 """Maximum bytes of members that are unpacked from one archive; see `Archive.charge`."""
+BOOK_CONTAINER: Final = "META-INF/container.xml"
+"""The archive member by which a book is recognized; it names the package."""
 
 _PIECE_BYTES: Final = 1 << 16
 _MAX_ERROR_CHARS: Final = 100
+_MAX_BOOK_TITLE_CHARS: Final = 200
 _EMPTY_HEADING: Final = re.compile(r"^#+ \n", re.MULTILINE)
 _BLANK_LINES: Final = re.compile(r"\n{3,}")
 _DIGIT: Final = re.compile(r"\d")
@@ -472,3 +479,65 @@ def _local_attributes(attributes: Attributes) -> dict[str, str]:
 
 def _refuse_doctype(*_: object) -> None:
     raise DocumentError("declares a document type, which Office files do not have")
+
+
+# ── Books ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def book_chapters(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
+    """Yield the location and the text of each chapter of a book, in reading order.
+
+    The location has the key ``chapter``, the number of the chapter from 1, and the key ``title``,
+    the title of the book, unless that is empty. Chapters without text are left out but counted.
+
+    Raises:
+        DocumentError: the book names no package, or a chapter is not text.
+    """
+    packages = archive.attributes_of(BOOK_CONTAINER, "rootfile")
+    if not packages:
+        raise DocumentError("is damaged or encrypted (names no package)")
+    book = _read_package(archive, packages[0]["full-path"])
+    for number, member in enumerate(book.members, 1):
+        markup = decode(archive.read(member))
+        if markup is None:
+            raise DocumentError("is damaged or encrypted (a chapter is not text)")
+        _, text = page_text(markup)
+        if not text:
+            continue
+        location: dict[str, str | int] = {"chapter": number}
+        if book.title:
+            location["title"] = book.title
+        yield location, text
+
+
+@frozen
+class _Book:
+    """The title of a book, "" if it has none, and the archive members of its chapters in order."""
+
+    title: str
+    members: list[str]
+
+
+def _read_package(archive: Archive, name: str) -> _Book:
+    title = ""
+    open_tags: list[str] = []
+    pages: dict[str, str] = {}
+    members: list[str] = []
+
+    def start(tag: str, attributes: Attributes) -> None:
+        nonlocal title
+        title += " " * (tag == "title")
+        open_tags.append(tag)
+        if tag == "item" and "nav" not in attributes.get("properties", "").split():
+            path = posixpath.join(posixpath.dirname(name), unquote(attributes["href"]))
+            pages[attributes["id"]] = posixpath.normpath(path)
+        elif tag == "itemref" and attributes["idref"] in pages:
+            members.append(pages[attributes["idref"]])
+
+    def data(text: str) -> None:
+        nonlocal title
+        if open_tags[-1:] == ["title"]:
+            title = (title + text)[:_MAX_BOOK_TITLE_CHARS]
+
+    archive.parse(name, start, lambda _tag: open_tags.pop(), data)
+    return _Book(one_line(title), members)
