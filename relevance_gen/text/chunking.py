@@ -8,6 +8,8 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from attrs import define, field
+
 from relevance_gen.checks import check_integer, string
 from relevance_gen.forks import LazyAttribute
 from relevance_gen.text.sentences import sentence_ends
@@ -126,6 +128,7 @@ def sentences(
         sentence_start = sentence_end
 
 
+@define
 class _ChunkLimit:
     """The limit of a chunk in characters, and also in tokens if `count` is given.
 
@@ -135,16 +138,10 @@ class _ChunkLimit:
         count: returns the number of tokens of a text; None for a limit in characters only.
     """
 
-    def __init__(
-        self,
-        max_chars: int,
-        max_tokens: int = 0,
-        count: Callable[[str], int] | None = None,
-    ) -> None:
-        self._max_chars = max_chars
-        self._max_tokens = max_tokens
-        self._count = count
-        self._last_size = max_tokens * _CHARS_PER_TOKEN
+    _max_chars: int
+    _max_tokens: int = 0
+    _count: Callable[[str], int] | None = None
+    _last_size: int = field(init=False, default=0)
 
     def size(self, text: str, start: int) -> int:
         """Return how many characters of `text` from `start` are within the limit; at least 1.
@@ -159,7 +156,7 @@ class _ChunkLimit:
         upper = min(self._max_chars, len(text) - start)
         max_fitting_chars = 0
         min_excess_chars = upper + 1
-        n_tried_chars = min(self._last_size, upper)
+        n_tried_chars = min(self._last_size or self._max_tokens * _CHARS_PER_TOKEN, upper)
         while min_excess_chars - max_fitting_chars > max(1, max_fitting_chars // 32):
             n_tokens = self._count(text[start : start + n_tried_chars])
             # The size for the same number of characters per token.

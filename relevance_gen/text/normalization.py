@@ -35,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from relevance_gen.arrays import Offsets
+from relevance_gen.arrays import Offsets, unique
 from relevance_gen.text.scripts import MOVED
 
 _CodeUnits: TypeAlias = npt.NDArray[np.uint16]
@@ -89,12 +89,14 @@ _VARIANTS: Final = str.maketrans(
 """Letters that Unicode normalization distinguishes and readers take as equal."""
 
 _UNCHANGED: Final = (
+    (1, 128),
     (0x3400, 0x4DC0),
     (0x4E00, 0xA000),
     (0xAC00, 0xD7A4),
     (0xD800, 0xE000),
 )
-"""Blocks without case, variants or accents: unified Han, Hangul, and surrogates."""
+"""Blocks that folding does not change: ASCII, which keeps its case because identifiers are split at
+capitals; unified Han, Hangul and surrogates, which have neither case nor variants nor accents."""
 
 _TONED: Final = "\u01a0\u01a1\u01af\u01b0\u1ea0-\u1ef9"
 """Letters that only Vietnamese has."""
@@ -210,9 +212,6 @@ class _FoldTable:
 
     def __init__(self) -> None:
         self.units = np.full(_BMP, _UNKNOWN, np.uint16)
-        self.units[1:128] = np.arange(
-            1, 128
-        )  # ASCII keeps its case: identifiers are split at capitals
         self.units[0] = ord(" ")
         self.units[_SEPARATOR] = 0
         self.expansions: dict[int, str] = {}
@@ -225,9 +224,7 @@ class _FoldTable:
         unknown = codes[folded == _UNKNOWN]
         if not unknown.size:
             return folded
-        is_unknown = np.zeros(_BMP, bool)
-        is_unknown[unknown] = True
-        for code in np.flatnonzero(is_unknown).tolist():
+        for code in unique(unknown).tolist():
             self.units[code] = self._fold_code(code)
         return self.units.take(codes)
 

@@ -137,8 +137,8 @@ def test_count_all_of_many_megabytes_equals_sum_of_counts(
 ) -> None:
     """The count of megabytes of text is the sum of the counts, with batches and without, including long, broken and empty texts."""
     counter = token_counter(backend=backend)
-    if isinstance(counter._count_pieces, backends.GigatokenBackend):
-        monkeypatch.setattr(counter._count_pieces, "_chars_before_batches", n_before)
+    if isinstance(counter._loaded[1], backends.GigatokenBackend):
+        monkeypatch.setattr(counter._loaded[1], "_chars_before_batches", n_before)
     chunks = [*(PROSE[n % 50 :] for n in range(8_000)), "", "\ud800 " * 100_000, "a" * 600_000]
     assert counter.count_all(chunks) == sum(map(counter.count, chunks))
 
@@ -345,7 +345,7 @@ def test_failed_renewal_keeps_the_old_tokenizer(
 
     monkeypatch.setattr(backends.os, "memfd_create", no_room, raising=False)
     monkeypatch.setattr(tempfile, "TemporaryDirectory", no_room)
-    backend: Any = counter._count_pieces
+    backend: Any = counter._loaded[1]
     backend._tokens_left = 0
     for text in ("What is machine learning?", "one more text, to renew again and again"):
         assert counter.count(text) == slow.count(text)

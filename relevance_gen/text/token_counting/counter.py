@@ -98,10 +98,6 @@ class TokenCounter:
         return self._loaded[0]
 
     @property
-    def _count_pieces(self) -> Count:
-        return self._loaded[1]
-
-    @property
     def is_loaded(self) -> bool:
         """Whether the library that counts has been loaded for this counter."""
         return "_loaded" in vars(self)
@@ -129,10 +125,11 @@ class TokenCounter:
         return sum(map(self._count_batch, _batches(texts)))
 
     def _count_batch(self, texts: list[str]) -> int:
+        _, count = self._loaded
         try:
-            return self._count_pieces(texts)
+            return count(texts)
         except (UnicodeEncodeError, TypeError):  # errors of tiktoken and gigatoken for surrogates
-            return self._count_pieces([_well_formed(text) for text in texts])
+            return count(list(map(_well_formed, texts)))
 
 
 def token_counter(
