@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import struct
 import zlib
 from collections.abc import Mapping
@@ -137,12 +138,9 @@ def write(
 
 
 def map_file(file: BinaryIO) -> Bytes:
-    """Return the memory-mapped content of a file, which remains valid after the file is closed.
-
-    The current position must be the end of the written content: at 0, the result is empty.
-    """
+    """Return the memory-mapped content of a file, which remains valid after the file is closed."""
     file.flush()
-    if not file.tell():  # an empty file cannot be mapped
+    if not os.fstat(file.fileno()).st_size:  # an empty file cannot be mapped
         return np.zeros(0, np.uint8)
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return np.frombuffer(mapped, np.uint8)

@@ -103,7 +103,7 @@ def build(
     texts = chunks.indexed_texts
     n_chunks = len(texts)
     n_expected = int(blocks.lengths(texts).sum()) // _MIN_CHARS_PER_OCCURRENCE
-    builder = PostingsBuilder(n_expected, prefix_bucket_filter, keep_occurrences=keep_occurrences)
+    builder = PostingsBuilder(n_expected, prefix_bucket_filter)
     norms = np.zeros(n_chunks)
     english_margin = np.zeros(n_chunks, np.int32)
     hashes = np.zeros(n_chunks, np.uint64)
@@ -153,7 +153,7 @@ def build(
         positions=positions,
         chunks=chunks,
         postings=postings,
-        occurrences=occurrences,
+        occurrences=occurrences if keep_occurrences else None,
         first_occurrence=first_occurrence,
         n_occurrences=n_occurrences,
         norms=norms,
@@ -173,13 +173,12 @@ def _title_arrays(chunks: Chunks) -> tuple[Ids, Counts]:
     sizes = np.zeros(len(chunks.texts), np.uint32)
     if not chunks.titles:
         return hashes, sizes
-    titles = dict.fromkeys(chunks.titles.values())
-    row_of = {title: row for row, title in enumerate(titles)}
+    row_of: dict[str, int] = {}  # row of each distinct title
+    rows = [row_of.setdefault(title, len(row_of)) for title in chunks.titles.values()]
     title_sizes = np.zeros(len(row_of), np.int64)
     for block in _blocks([*row_of]):
         title_sizes[block.chunk_ords] += tokenize(block.texts).counts
     title_hashes = np.array([*map(_hash_title, row_of)], np.uint64)
-    rows = [row_of[title] for title in chunks.titles.values()]
     chunk_ords = [*chunks.titles]
     hashes[chunk_ords] = title_hashes[rows]
     sizes[chunk_ords] = title_sizes[rows]
@@ -310,7 +309,7 @@ def merge(segments: Sequence[Segment]) -> Segment:
     order = np.argsort(positions, kind="stable")
     new_ords = inverse(order)
     n_postings = sum(segment.postings.chunk.size for segment in segments)
-    builder = PostingsBuilder(n_postings, keep_occurrences=True)
+    builder = PostingsBuilder(n_postings)
     n_done = 0
     for segment, chunk_ords in parts:
         new_ord_of = np.zeros(segment.size, np.int64)

@@ -123,17 +123,19 @@ class Passages:
             progress: called after each batch with the number of chunks done and N.
             titles: titles of chunks, by index; None if no chunk has a title.
         """
-        spans_of_chunks = []
+        bounds = []  # start and end of each passage
+        counts = []  # number of passages of each chunk
         row_of: dict[str, int] = {}  # row of each distinct passage
         rows = []  # row of each passage
         for index, text in enumerate(texts):
             title_line = _title_line((titles or {}).get(index, ""), encoder)
             passage_spans = _passage_spans(text, title_line, encoder)
-            spans_of_chunks.append(passage_spans)
+            bounds += passage_spans
+            counts.append(len(passage_spans))
             for start, end in passage_spans:
                 passage = title_line + text[start:end]
                 rows.append(row_of.setdefault(passage, len(row_of)))
-        first = np.cumsum([0, *map(len, spans_of_chunks)])
+        first = np.cumsum([0, *counts])
         row = np.array(rows, np.int64)
         max_row = np.maximum.accumulate(row)
         unique_passages = list(row_of)
@@ -147,10 +149,8 @@ class Passages:
                 n_chunks_done = int(np.searchsorted(first, n_passages_done, "right")) - 1
                 progress(n_chunks_done, len(texts))
         vectors = np.concatenate(batches) if batches else np.zeros((0, 0), np.float16)
-        all_spans = [span for passage_spans in spans_of_chunks for span in passage_spans]
-        bounds = np.array(all_spans, np.int64).reshape(-1, 2)
-        starts = bounds[:, 0].copy()
-        ends = bounds[:, 1].copy()
+        bounds_of_passages = np.array(bounds, np.int64).reshape(-1, 2)
+        starts, ends = bounds_of_passages.T.copy()
         return cls(first, starts, ends, vectors[row])
 
     @classmethod

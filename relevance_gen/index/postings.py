@@ -213,16 +213,12 @@ class PostingsBuilder:
         n_expected: expected number of postings; there may be more.
         prefix_bucket_filter: which prefix buckets to index, shape (N_PREFIX_BUCKETS,): a query
             needs only the buckets of its own terms. None indexes all terms.
-        keep_occurrences: whether to collect the term of each occurrence; if it is true,
-            `prefix_bucket_filter` must be None.
     """
 
     def __init__(
         self,
         n_expected: int,
         prefix_bucket_filter: Flags | None = None,
-        *,
-        keep_occurrences: bool = False,
     ) -> None:
         self._prefix_buckets = None
         if prefix_bucket_filter is not None:
@@ -232,7 +228,7 @@ class PostingsBuilder:
         self._chunks = GrowingArray(np.uint32, n_expected)  # entry after entry
         self._tfs = GrowingArray(np.uint32, n_expected)
         # lexicon entry of each occurrence
-        self._occurrences = GrowingArray(np.uint32, n_expected) if keep_occurrences else None
+        self._occurrences = GrowingArray(np.uint32, n_expected)
         self._last_chunk = -1
         self._has_split_chunks = False
 
@@ -264,7 +260,7 @@ class PostingsBuilder:
             counts.ids[run_first], letters, block.start[spelled], block.length[spelled]
         )
         self._counts.extend(n_postings)
-        if self._occurrences is not None and counts.row_of_occurrence is not None:
+        if counts.row_of_occurrence is not None:
             entries = np.arange(first_entry, first_entry + run_first.size, dtype=np.uint32)
             self._occurrences.extend(entries.repeat(n_postings).take(counts.row_of_occurrence))
         self._chunks.extend(chunk_ords.take(counts.chunk))
@@ -281,8 +277,7 @@ class PostingsBuilder:
         Args:
             postings: the postings of the other segment.
             occurrences: for each occurrence in the chunks that are not removed, chunk after chunk,
-                the ordinal of its term in the lexicon of the other segment, shape (T,); ignored if
-                this builder does not keep occurrences.
+                the ordinal of its term in the lexicon of the other segment, shape (T,).
             chunk_ords: for each chunk of the other segment, its ordinal in the new segment, shape
                 (N,); ignored for removed chunks.
         """
@@ -301,24 +296,21 @@ class PostingsBuilder:
             tf = tf[is_live]
         self._chunks.extend(chunk_ords.take(chunk))
         self._tfs.extend(tf)
-        if self._occurrences is not None:
-            entries = np.zeros(lexicon.size, np.uint32)
-            entries[live_terms] = np.arange(first_entry, first_entry + live_terms.size)
-            self._occurrences.extend(entries.take(occurrences))
+        entries = np.zeros(lexicon.size, np.uint32)
+        entries[live_terms] = np.arange(first_entry, first_entry + live_terms.size)
+        self._occurrences.extend(entries.take(occurrences))
 
-    def build(self) -> tuple[Postings, TermOrds | None]:
+    def build(self) -> tuple[Postings, TermOrds]:
         """Return the postings sorted by term, and the ordinal of each occurrence's term.
 
         The ordinals are those of the lexicon of the postings, and the occurrences are in the order
-        in which they were added. The ordinals are None if occurrences are not kept. This builder is
-        empty afterwards.
+        in which they were added. Counts without `TermCounts.row_of_occurrence` add no occurrences.
+        This builder is empty afterwards.
         """
         lexicon, term_ords = self._lexicon.build()
-        occurrences = None
-        if self._occurrences is not None:
-            occurrences = self._occurrences.finish()
-            for batch in arrays.batch_slices(occurrences.size, _BATCH_OCCURRENCES):
-                occurrences[batch] = term_ords.take(occurrences[batch])
+        occurrences = self._occurrences.finish()
+        for batch in arrays.batch_slices(occurrences.size, _BATCH_OCCURRENCES):
+            occurrences[batch] = term_ords.take(occurrences[batch])
         counts = self._counts.finish().astype(np.int64)
         df = arrays.sum_by(term_ords, counts, lexicon.size).astype(np.int64)
         by_term = arrays.order_by_digits(term_ords, 2 if lexicon.size > 1 << 16 else 1)

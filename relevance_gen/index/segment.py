@@ -230,17 +230,12 @@ class Segment:
     def statistics(self) -> Statistics:
         """Statistics of the chunks that were not removed, without `ids` and `df`."""
         live = self.live
-        statistics = Statistics(
+        titles = np.sort(self.title_hashes[live & (self.title_hashes > 0)])
+        first, title_df = arrays.runs(titles)
+        return Statistics(
             n_chunks=int(live.sum()),
             norm_sum=exact_sum(self.norms[live]),
             english_margin=int(self.english_margin[live].sum(dtype=np.int64)),
-        )
-        if not self.chunks.titles:
-            return statistics
-        titles = np.sort(self.title_hashes[live & (self.title_hashes > 0)])
-        first, title_df = arrays.runs(titles)
-        return evolve(
-            statistics,
             titles=titles[first],
             title_df=title_df,
             n_chunks_with_title=titles.size,

@@ -30,7 +30,7 @@ from relevance_gen.checks import check_path
 from relevance_gen.errors import IndexFormatError, InvalidRequestError
 from relevance_gen.index import array_file, array_layout
 from relevance_gen.index.array_file import Array
-from relevance_gen.index.chunks import Chunks, LazyTexts, LazyValues
+from relevance_gen.index.chunks import Chunks, LazyTexts
 from relevance_gen.index.lexicon import Lexicon
 from relevance_gen.index.passages import Passages
 from relevance_gen.index.postings import Postings
@@ -40,6 +40,8 @@ from relevance_gen.types import Metadata, WeightingName
 
 _LINE_END: Final = ord("\n")
 _UNFINISHED_NAME: Final = re.compile(r"\.[0-9a-f]{16}\.unfinished")
+_MAX_CACHED_VALUES: Final = 1 << 17
+"""Maximum number of values that a mapping caches: filters stay fast and memory stays bounded."""
 _TAKES_ADDRESSES: Final = "ClusterIndex, in save and load,"
 _to_json: Final = json.JSONEncoder(allow_nan=False).encode
 _CONTENT_ARRAYS: Final = {"text": "text_end", "metadata": "metadata_end", "titles": "title_end"}
@@ -319,9 +321,9 @@ def read(
             f"{path} is a folder, but ChunkIndex.save writes a file; ClusterIndex.load opens what ClusterIndex.save "
             "wrote, and FolderIndex searches files"
         )
-    if file.stat().st_size < array_file.PREAMBLE.size:
-        raise IndexFormatError(f"{path} is not a saved index: it is too short")
-    return from_content(np.memmap(path, np.uint8, "r"), path, check=check)
+    with file.open("rb") as opened:
+        content = array_file.map_file(opened)
+    return from_content(content, path, check=check)
 
 
 def from_content(
@@ -391,11 +393,11 @@ class _StoredTexts(LazyTexts):
         return _StoredTexts, self._arrays
 
 
-class _StoredValues(LazyValues[Any]):
-    """Values of chunks, which `decode` reads from an array of bytes.
+class _StoredValues(Mapping[int, Any]):
+    """Values of chunks by ordinal, which `decode` reads from an array of bytes when they are read.
 
-    A chunk has a value if it has any bytes in the array. Pickling stores the arrays instead of the
-    values.
+    A chunk has a value if it has any bytes in the array. The first `_MAX_CACHED_VALUES` values that
+    are read are cached. Pickling stores the arrays instead of the values.
 
     Args:
         decode: returns a value; its arguments are the bytes, the ends, and the chunk's ordinal.
@@ -409,9 +411,32 @@ class _StoredValues(LazyValues[Any]):
         content: Bytes,
         end: Offsets,
     ) -> None:
-        has_bytes = np.diff(end, prepend=0) > 0
-        super().__init__(has_bytes, partial(decode, content.data, _integers(end)))
         self._args = decode, content, end
+        self._decode = partial(decode, content.data, _integers(end))
+        self._has_bytes = np.diff(end, prepend=0) > 0
+        self._size = int(np.count_nonzero(self._has_bytes))
+        self._cache: dict[int, Any] = {}
+
+    def __contains__(self, chunk_ord: object) -> bool:
+        if not isinstance(chunk_ord, int) or not 0 <= chunk_ord < self._has_bytes.size:
+            return False
+        return bool(self._has_bytes[chunk_ord])
+
+    def __getitem__(self, chunk_ord: int) -> Any:
+        if chunk_ord in self._cache:
+            return self._cache[chunk_ord]
+        if chunk_ord not in self:
+            raise KeyError(chunk_ord)
+        value = self._decode(chunk_ord)
+        if len(self._cache) < _MAX_CACHED_VALUES:
+            self._cache[chunk_ord] = value
+        return value
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._has_bytes.nonzero()[0].tolist())
+
+    def __len__(self) -> int:
+        return self._size
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _StoredValues, self._args
@@ -459,8 +484,6 @@ def _bytes_at(
     end: memoryview,
     chunk_ord: int,
 ) -> memoryview:
-    if chunk_ord < 0:
-        chunk_ord += len(end)
     start = end[chunk_ord - 1] if chunk_ord else 0
     return content[start : end[chunk_ord]]
 

@@ -20,9 +20,9 @@ from relevance_gen import forks
 from relevance_gen.arrays import Bytes, Offsets
 from relevance_gen.errors import IndexFormatError, IndexUnavailableError, pluralize
 from relevance_gen.index import storage
-from relevance_gen.index.bounded_build import build_segment, merge_segments
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.segment import Segment, Statistics
+from relevance_gen.index.spill import build_segment, merge_segments
 from relevance_gen.retrieval.weighting import weighting_named
 from relevance_gen.shards.object_store import ObjectStore
 from relevance_gen.shards.shard_cache import ShardCache

@@ -10,9 +10,9 @@ from typing import Any, Self, TypeVar
 
 from relevance_gen import forks
 from relevance_gen.arrays import Offsets
-from relevance_gen.index.bounded_build import batches_of
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.records.sources import Source
+from relevance_gen.index.spill import batches_of
 from relevance_gen.retrieval.base_index import FindPositions, MutableIndex
 from relevance_gen.retrieval.chunk_index import ChunkIndex, index_of_segments
 from relevance_gen.retrieval.params import NO_MODELS, SearchModels, SearchParams

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from relevance_gen.index.bounded_build import batches_of
 from relevance_gen.index.records.validation import read_chunks
+from relevance_gen.index.spill import batches_of
 from relevance_gen.shards.changes import IndexWriter
 from relevance_gen.shards.object_store import as_address
 from relevance_gen.shards.shard_files import LocalShardEditor, ShardOpener, ShardWriter

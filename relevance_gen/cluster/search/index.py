@@ -34,10 +34,10 @@ from relevance_gen.errors import (
     InvalidRequestError,
     RelevanceGenError,
 )
-from relevance_gen.index.bounded_build import batches_of
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.passages import TextEncoder
 from relevance_gen.index.records.validation import Blank, read_chunks
+from relevance_gen.index.spill import batches_of
 from relevance_gen.progress import Progress, reporting
 from relevance_gen.retrieval.answer import answer
 from relevance_gen.retrieval.base_index import FindPositions, MutableIndex

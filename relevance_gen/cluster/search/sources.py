@@ -18,7 +18,6 @@ from attrs import frozen
 
 from relevance_gen.arrays import batch_slices
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.index.bounded_build import CHUNKS_PER_BATCH, batches_of
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.records.files import (
     BUFFER_BYTES,
@@ -30,6 +29,7 @@ from relevance_gen.index.records.files import (
     rows,
 )
 from relevance_gen.index.records.validation import Blank, read_records
+from relevance_gen.index.spill import CHUNKS_PER_BATCH, batches_of
 from relevance_gen.shards.object_store import as_address, file_system
 from relevance_gen.text.blocks import split_evenly
 from relevance_gen.text.chunking import split

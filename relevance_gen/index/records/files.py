@@ -243,19 +243,20 @@ def rows(
             the error names the first row of the batch.
         OSError: the file cannot be read.
     """
-    groups = row_groups(file, name)
-    first_rows = list(itertools.accumulate((group.n_rows for group in groups), initial=0))
-    group_ords = [
-        group_ord
-        for group_ord, (first_row, end_row) in enumerate(itertools.pairwise(first_rows))
-        if first_row < stop and end_row > start
-    ]
-    row_bytes = max(
-        (groups[group_ord].n_bytes // max(groups[group_ord].n_rows, 1) for group_ord in group_ords),
-        default=0,
-    )
-    n_batch_rows = min(max(max_bytes // max(row_bytes, 1), 1), _MAX_BATCH_RECORDS)
-    row = first_rows[group_ords[0]] if group_ords else start
+    group_ords: list[int] = []
+    row = start
+    row_bytes = 1
+    end_row = 0
+    for group_ord, group in enumerate(row_groups(file, name)):
+        first_row = end_row
+        end_row += group.n_rows
+        if first_row >= stop or end_row <= start:
+            continue
+        if not group_ords:
+            row = first_row
+        group_ords.append(group_ord)
+        row_bytes = max(row_bytes, group.n_bytes // max(group.n_rows, 1))
+    n_batch_rows = min(max(max_bytes // row_bytes, 1), _MAX_BATCH_RECORDS)
     with _open_parquet(file, lambda: f"{name} row {max(row, start)}") as table:
         batches = table.iter_batches(n_batch_rows, row_groups=group_ords, use_threads=False)
         for batch in batches:
