@@ -94,9 +94,6 @@ class _NameMatch:
     precision: float
 
 
-_NO_MATCH: Final = _NameMatch(0.0, 0.0)
-
-
 class QueryIdentifiers:
     """Compares a question with names of files and definitions.
 
@@ -169,15 +166,14 @@ class QueryIdentifiers:
 
     def match(self, parts: tuple[str, ...]) -> _NameMatch:
         """Return √recall and precision of a name with these parts."""
-        match = self._matches.get(parts)
-        if match is None:
-            match = self._matches[parts] = self._match(parts)
-        return match
+        if parts not in self._matches:
+            self._matches[parts] = self._match(parts)
+        return self._matches[parts]
 
     def _match(self, parts: tuple[str, ...]) -> _NameMatch:
         similarities = [self.alike(part) for part in parts]
         if not any(similarities):
-            return _NO_MATCH
+            return _NameMatch(0.0, 0.0)
         best_by_word: dict[int, float] = {}
         weights = []
         weighted = []
@@ -359,9 +355,10 @@ class FileRanking(RerankStage):
         paths = [self.paths[file] for file in files.tolist()]
         extensions = list(map(_extension, paths))
         stored = table.extract(STORED_FIELDS, rows, segments).rows
-        defined = []
-        for row, file_ord in zip(best_first.tolist(), file_ords.tolist(), strict=True):
-            defined.append(definitions(stored[row].text, extensions[file_ord]))
+        defined = [
+            definitions(stored[row].text, extensions[file_ord])
+            for row, file_ord in zip(best_first.tolist(), file_ords.tolist(), strict=True)
+        ]
         ranked = rank_files(
             QueryIdentifiers.of(table.query),
             before.take(best_first),

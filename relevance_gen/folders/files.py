@@ -166,8 +166,7 @@ class LineReader:
         if not block:
             return
         last_line_of_block = self._line + block.count("\n")
-        starts_in_time = self.last_line is None or self._line <= self.last_line
-        if starts_in_time and last_line_of_block >= self.first_line:
+        if last_line_of_block >= self.first_line:
             self._collect(block)
         self._line = last_line_of_block
         self._ends_with_newline = block.endswith("\n")

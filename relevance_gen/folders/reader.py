@@ -64,13 +64,11 @@ class FolderReader:
     max_chars: int
     _documents: dict[str, _Document] = field(factory=dict, init=False)
     _unfinished: list[_Document] = field(factory=list, init=False)
-    _n_unfinished_bytes: int = field(default=0, init=False)
 
     def renew_after_fork(self) -> None:
         """Discard all documents, because a forked process lacks the threads that read them."""
         self._documents.clear()
         self._unfinished.clear()
-        self._n_unfinished_bytes = 0
 
     def read(
         self,
@@ -112,21 +110,17 @@ class FolderReader:
                 report(path)
                 if not self._read_text(path, results):
                     pending.append(path)
-            self._wait(pending)
+            futures = [self._documents[path].extraction_future for path in pending]
+            wait(futures, timeout=_POLL_S, return_when=FIRST_COMPLETED)
             pending = self._collect(pending, results)
         for path in (*pending, *queue):
             results[path] = ReadFile(FileRecord(None, warning=STILL_BEING_READ))
         return {path: results[path] for path in paths}
 
     def release(self, paths: Iterable[str]) -> None:
-        """Discard the texts of the documents at `paths`, because a snapshot now contains them.
-
-        Documents that are still being read are retained.
-        """
+        """Discard the documents at `paths`, because a snapshot now contains their texts."""
         for path in paths:
-            document = self._documents.get(path)
-            if document is not None and document.extraction_future.done():
-                del self._documents[path]
+            self._documents.pop(path, None)
 
     def _read_text(self, path: str, results: dict[str, ReadFile]) -> bool:
         """Read a file that needs no parser into `results`; give a document to the parsers.
@@ -158,7 +152,6 @@ class FolderReader:
             document = _Document(file.fingerprint, len(content), text_future)
             self._documents[path] = document
             self._unfinished.append(document)
-            self._n_unfinished_bytes += document.n_bytes
         return False
 
     def _has_capacity(self) -> bool:
@@ -171,12 +164,11 @@ class FolderReader:
             self._unfinished = [
                 document for document in self._unfinished if not document.extraction_future.done()
             ]
-            self._n_unfinished_bytes = sum(document.n_bytes for document in self._unfinished)
         return not self._is_full()
 
     def _is_full(self) -> bool:
-        is_long = len(self._unfinished) >= _MAX_DOCUMENTS
-        return is_long or self._n_unfinished_bytes >= _MAX_DOCUMENT_BYTES
+        n_bytes = sum(document.n_bytes for document in self._unfinished)
+        return len(self._unfinished) >= _MAX_DOCUMENTS or n_bytes >= _MAX_DOCUMENT_BYTES
 
     def _collect(
         self,
@@ -195,11 +187,6 @@ class FolderReader:
             fingerprint = document.fingerprint if is_final else None
             results[path] = ReadFile.from_text(extracted, fingerprint, self.max_chars)
         return unfinished
-
-    def _wait(self, pending: list[str]) -> None:
-        futures = [self._documents[path].extraction_future for path in pending]
-        if futures:
-            wait(futures, timeout=_POLL_S, return_when=FIRST_COMPLETED)
 
 
 def read_lines(

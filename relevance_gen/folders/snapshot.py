@@ -240,8 +240,8 @@ class FolderSnapshot(BaseIndex):
         """Return the runs of adjacent chunks with equal values of the metadata `keys`."""
         n_chunks = np.diff(self.bounds)
         if keys <= {"path"}:
-            shown_paths = [self.shown_as + path for path in self.paths]
-            return _Runs(_chunks_with([{"path": path} for path in shown_paths]), n_chunks)
+            metadata = [{"path": self.shown_as + path} for path in self.paths]
+            return _Runs(_chunks_with(metadata), n_chunks)
         first_positions = np.arange(len(self))
         if not keys & _CHUNK_KEYS:  # all chunks of a page, or of a text, have equal values
             parts = [file.locations[:, 0] for file in self.files.values()]
