@@ -83,7 +83,7 @@ class _ToolServer:
         is_error = False
         try:
             wait = self.refresh(index) if isinstance(index, str) else None
-            if wait is not None:  # without a thread, of which there are few
+            if wait is not None:  # outside of the threads that run tools: they are few
                 await wait()
             text = await self.run(lambda: self._tools.call(call.name, arguments))
         except InvalidRequestError as error:

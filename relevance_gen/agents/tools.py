@@ -33,7 +33,11 @@ from relevance_gen.types import Chunk, SearchResponse, SearchResult
 NamedSearches: TypeAlias = Mapping[str, Callable[[str, int], SearchResponse]]
 """For each index by name, a function from a query and a number of results to a response."""
 RefreshIndex: TypeAlias = Callable[[str], Callable[[], Awaitable[None]] | None]
-"""Begins to refresh the index with a name; returns a function that waits for that, or None."""
+"""A function that begins to refresh an index, given its name.
+
+It returns a function whose result must be awaited until the refresh ends, or None if there is
+nothing to wait for.
+"""
 
 MAX_TOKENS: Final = 100_000
 """Maximum tokens of an answer: more than most models can read."""

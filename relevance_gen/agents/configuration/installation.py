@@ -86,7 +86,10 @@ class SettingsChange:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of a text, each ending with a newline, also the last one."""
+    """Return the lines of a text, each with a newline, which is added to the last line if missing.
+
+    All line breaks become newlines.
+    """
     return [f"{line}\n" for line in text.splitlines()]
 
 
