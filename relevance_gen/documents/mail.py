@@ -79,7 +79,7 @@ def _part_text(part: _MailPart) -> str:
         return ""
     try:
         text = content.decode(part.get_content_charset() or "utf-8")
-    except (LookupError, UnicodeError, ValueError):  # the charset is unknown or wrong
+    except (LookupError, ValueError):  # the charset is unknown or wrong
         text = decode(content) or ""
     return text.replace("\r\n", "\n")
 

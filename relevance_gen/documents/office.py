@@ -1,7 +1,8 @@
-"""Extract the text of Office files (since Word, PowerPoint and Excel 2007), and of EPUB books.
+"""Extract the text of Office files and EPUB books, which are archives of XML.
 
-All are archives of XML, which the standard library parses piece by piece. The chapters of a book
-are web pages, in the order that a package of the book lists.
+Office files are those of Word, PowerPoint and Excel since 2007, and of OpenDocument. The standard
+library parses their XML piece by piece. The chapters of a book are web pages, in the order that a
+package of the book lists.
 Sources: ECMA-376 (Office Open XML), ISO/IEC 26300 (OpenDocument), EPUB 3.3 (W3C).
 """
 
@@ -63,7 +64,6 @@ _ERRORS_OF_DAMAGE: Final = (
     KeyError,
     IndexError,
     EOFError,
-    NotImplementedError,
     RuntimeError,
 )
 """Errors of zipfile and expat for damaged, encrypted and unsupported archives."""

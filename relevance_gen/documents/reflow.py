@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from relevance_gen.documents.tables import one_line
 from relevance_gen.text.sentences import sentence_ends, unwrapped
 
 _N_EDGE_LINES: Final = 3
@@ -39,13 +40,12 @@ def reflow(pages: Sequence[str]) -> list[str]:
     """
     page_lines = []
     for page_text in pages:
-        lines = page_text.splitlines()
-        page_lines.append([" ".join(line.split()) for line in lines])
-    bodies = _without_page_headers(page_lines)
+        lines = map(one_line, page_text.splitlines())
+        page_lines.append(list(filter(None, lines)))
+    bodies = ["\n".join(lines) for lines in _without_page_headers(page_lines)]
     hyphenated: set[str] = set()
     for body in bodies:
-        for line in body:
-            hyphenated.update(word.lower() for word in _HYPHENATED.findall(line))
+        hyphenated.update(map(str.lower, _HYPHENATED.findall(body)))
 
     def join(word: re.Match[str]) -> str:
         with_hyphen = "-".join(word.groups())
@@ -53,7 +53,7 @@ def reflow(pages: Sequence[str]) -> list[str]:
 
     texts = []
     for body in bodies:
-        joined = _LINE_HYPHEN.sub(join, "\n".join(body))
+        joined = _LINE_HYPHEN.sub(join, body)
         texts.append(unwrapped(joined.replace("\ufffe", "")))
     for page in range(1, len(texts)):
         previous, text = texts[page - 1], texts[page]
@@ -67,11 +67,10 @@ def reflow(pages: Sequence[str]) -> list[str]:
 
 
 def _without_page_headers(pages: list[list[str]]) -> list[list[str]]:
-    """Return the lines of pages without blank lines, page headers and page footers.
+    """Return the lines of pages, none of them blank, without page headers and page footers.
 
     If a page contains nothing but headers and footers, its lines are returned.
     """
-    pages = [[line for line in page if line] for page in pages]
     n_pages_with: Counter[str] = Counter()
     for page in pages:
         edges = page[:_N_EDGE_LINES] + page[-_N_EDGE_LINES:]
