@@ -51,7 +51,7 @@ class StoredArrays:
     """The content of a file of arrays.
 
     Attributes:
-        settings: the settings, and under ``arrays`` the layout of the arrays.
+        settings: the settings.
         arrays: the arrays by name, views of the file's bytes.
     """
 
@@ -230,6 +230,7 @@ def read(content: Bytes, types: Types) -> StoredArrays:
     body = PREAMBLE.size + header_bytes
     settings = json.loads(content[PREAMBLE.size : body].tobytes())
     layout = settings["arrays"]
+    del settings["arrays"]
     sizes = {name: layout[name]["shape"][0] for name in types}
     has_sizes = all(map(is_integer, sizes.values()))
     # Compared as JSON, because in Python False == 0 and 1.0 == 1.

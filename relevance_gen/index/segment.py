@@ -273,12 +273,10 @@ class Segment:
         # Joined as bytes, which takes half the time of `numpy.concatenate` for many short arrays.
         gap = lexicon.size.to_bytes(4, sys.byteorder) * POSITION_GAP
         memory = np.ascontiguousarray(occurrences, np.uint32).data
-        parts: list[bytes | memoryview] = [b""]
         ends = (starts + counts).tolist()
-        for start, end in zip(starts.tolist(), ends, strict=True):
-            parts.append(memory[start:end])
-        parts.append(b"")
-        terms = np.frombuffer(gap.join(parts), np.uint32)
+        bounds = zip(starts.tolist(), ends, strict=True)
+        sequences = [memory[start:end] for start, end in bounds]
+        terms = np.frombuffer(gap.join([b"", *sequences, b""]), np.uint32)
         new_ends = (counts + POSITION_GAP).cumsum()  # each sequence follows a gap
         return TokenSequences(lexicon, terms, new_ends - counts, counts)
 

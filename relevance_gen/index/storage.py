@@ -358,12 +358,13 @@ def from_content(
 
 def _parse(content: Bytes) -> SavedIndex:
     stored = array_file.read(content, array_layout.TYPES)
-    settings = {name: value for name, value in stored.settings.items() if name != "arrays"}
-    has_passages = settings["encoder"] is not None
-    if not _fit_together(stored.arrays, settings["n_positions"], has_passages=has_passages):
+    has_passages = stored.settings["encoder"] is not None
+    n_positions = stored.settings["n_positions"]
+    if not _fit_together(stored.arrays, n_positions, has_passages=has_passages):
         raise ValueError("its arrays do not fit together")
     passages = _passages(stored.arrays) if has_passages else None
-    return SavedIndex(_segment(stored.arrays, chunks_in(stored.arrays), passages), **settings)
+    segment = _segment(stored.arrays, chunks_in(stored.arrays), passages)
+    return SavedIndex(segment, **stored.settings)
 
 
 def chunks_in(arrays: Mapping[str, Array]) -> Chunks:

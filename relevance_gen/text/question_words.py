@@ -82,6 +82,7 @@ _INSTRUCTIONS: Final = (
     "think step by step",
 )
 """Regular expressions of instructions how to answer, over words separated by spaces."""
+_INSTRUCTION: Final = rf"\b({'|'.join(_INSTRUCTIONS)})\b"
 _INSTRUCTION_WORDS: Final = frozenset(
     "please answer respond reply express round rounded state say mention drawing based relying"
     " using according reasoning step".split()
@@ -142,13 +143,9 @@ def _instruction(words: Sequence[str]) -> set[int]:
     text = " ".join(words)
     indices: set[int] = set()
     first = start = 0
-    for match in _instruction_pattern().finditer(text):
+    # The pattern is compiled on first use, and cached by `re`.
+    for match in re.finditer(_INSTRUCTION, text):
         first += text.count(" ", start, match.start())
         start = match.start()
         indices.update(range(first, first + match[0].count(" ") + 1))
     return indices
-
-
-@functools.cache
-def _instruction_pattern() -> re.Pattern[str]:
-    return re.compile(rf"\b({'|'.join(_INSTRUCTIONS)})\b")

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sized
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, TypeAlias, get_args
@@ -250,7 +251,8 @@ def _document_chunks(folder: Path) -> Iterator[tuple[str, Any]]:
 
     Files that cannot be read are logged and skipped.
     """
-    walker = Walker(Selection(), lambda path, reason: _log.warning("%s: %s", path, reason))
+    warn = partial(_log.warning, "%s: %s")
+    walker = Walker(Selection(), warn)
     for path in walker.files(str(folder)):
         try:
             with Path(path).open("rb") as file:
@@ -259,9 +261,9 @@ def _document_chunks(folder: Path) -> Iterator[tuple[str, Any]]:
                 raise OSError(f"is larger than {extraction.MAX_BYTES >> 20} MiB")
             document = extraction.read(path, content)
         except OSError as error:  # no permission, too large, or removed after it was listed
-            _log.warning("%s: %s", path, error.strerror or error)
+            warn(path, error.strerror or error)
             continue
         if document.warning is not None:
-            _log.warning("%s: %s", path, document.warning)
+            warn(path, document.warning)
         for chunk in document_chunks(path, document, _DOCUMENT_CHUNK_CHARS):
             yield path, chunk

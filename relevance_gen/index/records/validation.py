@@ -292,13 +292,13 @@ def rows_of(table: Any) -> Iterator[dict[str, Any]]:
         for batch in pyarrow.RecordBatchReader.from_stream(table):
             for first_row in range(0, batch.num_rows, _BATCH_ROWS):
                 for row in batch.slice(first_row, _BATCH_ROWS).to_pylist():
-                    yield _without_pandas_index(row)
+                    yield {
+                        name: value
+                        for name, value in row.items()
+                        if not name.startswith(_PANDAS_INDEX_PREFIX)
+                    }
                     n_rows += 1
     except (pyarrow.ArrowException, OverflowError, ValueError) as error:
         raise InvalidRequestError(
             f"a table must be readable, but row {n_rows} or a row soon after it is not: {error}"
         ) from None
-
-
-def _without_pandas_index(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if not name.startswith(_PANDAS_INDEX_PREFIX)}

@@ -82,13 +82,18 @@ def define(source: Encoding) -> EncodingDefinition:
         InvalidRequestError: the file cannot be read or is damaged, or tiktoken cannot load the
             encoding.
     """
-    match source:
-        case PathLike():
-            return _define_file(Path(source))
-        case str():
-            return _define_encoding(source, _published(source))
-        case _:
-            return _define_encoding(source, source)
+    if isinstance(source, PathLike):
+        return _define_file(Path(source))
+    encoding = _published(source) if isinstance(source, str) else source
+    ranks = encoding._mergeable_ranks
+    return EncodingDefinition(
+        source,
+        encoding.name,
+        encoding._pat_str,
+        lambda: ranks,
+        lambda: _rank_file(ranks),
+        lambda: encoding,
+    )
 
 
 def is_tiktoken_encoding(value: object) -> bool:
@@ -115,18 +120,6 @@ def _define_file(path: Path) -> EncodingDefinition:
         return tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks(), special_tokens={})
 
     return EncodingDefinition(path, name, pattern, ranks, lambda: content, encoding)
-
-
-def _define_encoding(source: Encoding, encoding: tiktoken.Encoding) -> EncodingDefinition:
-    ranks = encoding._mergeable_ranks
-    return EncodingDefinition(
-        source,
-        encoding.name,
-        encoding._pat_str,
-        lambda: ranks,
-        lambda: _rank_file(ranks),
-        lambda: encoding,
-    )
 
 
 def _rank_file(ranks: Mapping[bytes, int]) -> bytes:
