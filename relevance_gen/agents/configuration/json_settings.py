@@ -2,6 +2,9 @@
 
 The rest of the text is kept, except the white space and the comments between a removed member and
 its neighbor; see `remove_member`.
+
+The parser reads a copy of the text that is plain JSON: spaces replace all comments and trailing
+commas, so that each position in the copy is the same position in the text.
 """
 
 from __future__ import annotations
@@ -11,14 +14,17 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from attrs import define, field, frozen
+from attrs import frozen
 
 from relevance_gen.errors import InvalidRequestError
 
-_SPACE: Final = re.compile(r"(?:[ \t\r\n\ufeff]|//[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)*")
-_STRING: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-_SCALAR: Final = re.compile(r"-?[0-9][-+.0-9eE]*|true|false|null")
-_MAX_DEPTH: Final = 100
+_STRING: Final = r'"(?:[^"\\\n]|\\.)*"'
+_COMMENT: Final = re.compile(rf"({_STRING})|//[^\n]*|/\*(?:[^*]|\*(?!/))*\*/|\ufeff")
+"""Matches a string as group 1, or a comment, or a byte order mark."""
+_TRAILING_COMMA: Final = re.compile(rf"({_STRING}|[\[{{:,]\s*,)|,(?=\s*[\]}}])")
+"""Matches a trailing comma, or as group 1 a string or a comma that no item precedes, an error."""
+_COMMA: Final = re.compile(r"\s*,")
+_DECODER: Final = json.JSONDecoder()
 _DEFAULT_INDENT: Final = "  "
 
 
@@ -26,14 +32,12 @@ _DEFAULT_INDENT: Final = "  "
 class _Member:
     """A member of a JSON object: its key and its value.
 
-    In the text, the member begins at the position `start`, with its key, and ends before the
-    position `end`, after its value.
+    In the text, the member begins at the position `start`, with its key, and ends with its value.
     """
 
     key: str
     start: int
     value: _Value
-    end: int
 
 
 @frozen
@@ -50,108 +54,7 @@ class _Value:
     start: int
     end: int
     plain: Any
-    members: tuple[_Member, ...] | None = None
-
-
-@define
-class _SettingsParser:
-    """Parses JSON with comments and trailing commas, and records where each member is."""
-
-    text: str
-    position: int = 0
-    _depth: int = field(default=0, init=False)
-
-    def parse(self) -> _Value:
-        """Parse the complete text and return its value, which must be an object.
-
-        Raises:
-            InvalidRequestError: the text is not valid, or its value is not an object.
-        """
-        self._skip_space()
-        value = self._parse_value()
-        self._skip_space()
-        if self.position < len(self.text) or value.members is None:
-            raise self._invalid()
-        return value
-
-    def _invalid(self) -> InvalidRequestError:
-        line = self.text.count("\n", 0, self.position) + 1
-        return InvalidRequestError(f"line {line} is not valid JSON with comments")
-
-    def _skip_space(self) -> None:
-        match = _SPACE.match(self.text, self.position)
-        if match is not None:
-            self.position = match.end()
-
-    def _accept(self, char: str) -> bool:
-        is_next = self.text.startswith(char, self.position)
-        self.position += is_next
-        return is_next
-
-    def _parse_value(self) -> _Value:
-        start = self.position
-        if self._accept("{"):
-            members = self._parse_members()
-            plain = {member.key: member.value.plain for member in members}
-            return _Value(start, self.position, plain, members)
-        if self._accept("["):
-            items = self._parse_items()
-            return _Value(start, self.position, items)
-        match = _STRING.match(self.text, start) or _SCALAR.match(self.text, start)
-        if match is None:
-            raise self._invalid()
-        try:
-            plain = json.loads(match[0])
-        except ValueError:
-            raise self._invalid() from None
-        self.position = match.end()
-        return _Value(start, self.position, plain)
-
-    def _parse_members(self) -> tuple[_Member, ...]:
-        members: list[_Member] = []
-        self._skip_space()
-        while not self._accept("}"):
-            start = self.position
-            key = self._parse_value().plain
-            self._skip_space()
-            if not isinstance(key, str) or not self._accept(":"):
-                raise self._invalid()
-            self._skip_space()
-            value = self._parse_nested()
-            members.append(_Member(key, start, value, self.position))
-            self._end_item("}")
-        return tuple(members)
-
-    def _parse_items(self) -> list[Any]:
-        items: list[Any] = []
-        self._skip_space()
-        while not self._accept("]"):
-            items.append(self._parse_nested().plain)
-            self._end_item("]")
-        return items
-
-    def _end_item(self, close: str) -> None:
-        """Skip the white space, the comments and the comma after an item of a list or an object.
-
-        Args:
-            close: the closing bracket of the list or object, "]" or "}"; it is not skipped.
-
-        Raises:
-            InvalidRequestError: neither a comma nor the closing bracket follows.
-        """
-        self._skip_space()
-        if self._accept(","):
-            self._skip_space()
-        elif not self.text.startswith(close, self.position):
-            raise self._invalid()
-
-    def _parse_nested(self) -> _Value:
-        if self._depth >= _MAX_DEPTH:
-            raise self._invalid()
-        self._depth += 1
-        value = self._parse_value()
-        self._depth -= 1
-        return value
+    members: list[_Member] | None = None
 
 
 def read_member(text: str, path: Sequence[str]) -> Any:
@@ -220,9 +123,60 @@ def remove_member(text: str, path: Sequence[str]) -> str:
 
 
 def _parse(text: str) -> _Value:
+    """Return the object that is the complete text; an empty object for a blank text.
+
+    Raises:
+        InvalidRequestError: the text is not a JSON object with comments.
+    """
     if not text.strip():
-        return _Value(0, len(text), {}, ())
-    return _SettingsParser(text).parse()
+        return _Value(0, len(text), {}, [])
+    json_text = _TRAILING_COMMA.sub(_blank, _without_comments(text))
+    try:
+        json.loads(json_text, parse_constant=int)  # int raises a ValueError for NaN and Infinity
+        value = _parse_value(json_text, _skip_separators(json_text, 0))
+        if value.members is None:
+            raise json.JSONDecodeError("Expecting an object", json_text, len(text))
+    except json.JSONDecodeError as error:
+        rule = f"line {error.lineno} is not valid JSON with comments"
+        raise InvalidRequestError(rule) from None
+    except (ValueError, RecursionError):
+        reason = "it has NaN, Infinity, a huge number, or too many levels"
+        raise InvalidRequestError(f"this is not valid JSON with comments: {reason}") from None
+    return value
+
+
+def _without_comments(text: str) -> str:
+    return _COMMENT.sub(_blank, text)
+
+
+def _blank(match: re.Match[str]) -> str:
+    """Return group 1 of a match; without group 1, as many spaces as the match is long.
+
+    White space in the match is kept, so that lines keep their numbers.
+    """
+    return match[1] or re.sub(r"\S", " ", match[0])
+
+
+def _parse_value(json_text: str, start: int) -> _Value:
+    """Return the value that begins at a position of a valid JSON text."""
+    plain, end = _DECODER.raw_decode(json_text, start)
+    if not isinstance(plain, dict):
+        return _Value(start, end, plain)
+    members: list[_Member] = []
+    position = _skip_separators(json_text, start + 1)
+    while json_text[position] != "}":
+        key, key_end = _DECODER.raw_decode(json_text, position)
+        value = _parse_value(json_text, _skip_separators(json_text, key_end))
+        members.append(_Member(key, position, value))
+        position = _skip_separators(json_text, value.end)
+    return _Value(start, end, plain, members)
+
+
+def _skip_separators(json_text: str, position: int) -> int:
+    """Return the position of the first character that is not white space, a comma or a colon."""
+    while json_text[position] in " \t\r\n,:":
+        position += 1
+    return position
 
 
 def _member_of(value: _Value, key: str) -> _Member | None:
@@ -254,7 +208,7 @@ def _insert(text: str, parent: _Value, key: str, value: object) -> str:
         comment_line = f"\n{indent}{comment}" if comment else ""
         body = f"{{\n{indent}{member_text}{comment_line}\n{outer_indent}}}"
         return text[: parent.start] + body + text[parent.end :]
-    last_end = parent.members[-1].end
+    last_end = parent.members[-1].value.end
     end = _skip_comma(text, last_end)
     if end > last_end:  # a trailing comma, after which the member is inserted
         return f"{text[:end]}\n{indent}{member_text},{text[end:]}"
@@ -270,10 +224,10 @@ def _delete(text: str, parent: _Value, removed: _Member) -> str:
     members = parent.members or ()
     index = members.index(removed)
     if index:
-        return text[: members[index - 1].end] + text[removed.end :]
+        return text[: members[index - 1].value.end] + text[removed.value.end :]
     if len(members) > 1:
         return text[: removed.start] + text[members[1].start :]
-    return text[: removed.start] + text[_skip_comma(text, removed.end) :]
+    return text[: removed.start] + text[_skip_comma(text, removed.value.end) :]
 
 
 def _skip_comma(text: str, position: int) -> int:
@@ -283,9 +237,8 @@ def _skip_comma(text: str, position: int) -> int:
         text: the text of the document.
         position: the position after the value; white space and comments may precede the comma.
     """
-    parser = _SettingsParser(text, position)
-    parser._skip_space()
-    return parser.position if parser._accept(",") else position
+    comma = _COMMA.match(_without_comments(text), position)
+    return position if comma is None else comma.end()
 
 
 def _dump(value: object, indent: str, text: str) -> str:
