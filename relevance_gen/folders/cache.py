@@ -36,8 +36,8 @@ MAX_BYTES: Final = 4 << 30
 """Maximum bytes of all cached indexes; the least recently used are removed first."""
 
 _OFF: Final = "off"
-_CACHE_FILE: Final = re.compile(r"\.?(?:[0-9a-f]{16}){1,2}\.(?:index|unfinished)")
-"""Matches names of files of the cache; a folder that the caller chooses may contain other files."""
+_INDEX_NAME: Final = re.compile(r"[0-9a-f]{32}\.index")
+"""Matches names of cached indexes; a folder that the caller chooses may contain other files."""
 _ARRAY_TYPES: Final = {"records": "u1", "locations": "<i4"}
 _POLL_S: Final = 0.05
 _ERRORS_OF_DAMAGE: Final = (
@@ -169,18 +169,13 @@ class Cache:
             self._evict()
 
     def _evict(self) -> None:
-        """Remove unfinished files, and least recently used indexes beyond `max_bytes`.
+        """Remove least recently used indexes beyond `max_bytes`.
 
-        The caller must hold the lock of the folder; unfinished files are therefore from processes
-        that were killed.
+        The caller must hold the lock of the folder.
         """
         entries = []
         for path in list(self.folder.iterdir()):
-            if not _CACHE_FILE.fullmatch(path.name):
-                continue
-            if path.suffix == ".unfinished":
-                path.unlink()
-            else:
+            if _INDEX_NAME.fullmatch(path.name):
                 records_path = path.with_suffix(".files")
                 used_ns = records_path.stat().st_mtime_ns if records_path.exists() else 0
                 entries.append((used_ns, path, records_path))
