@@ -195,8 +195,7 @@ class _MessageConverter:
         check_calls(message, path)
         skipped = (*_REASONING_FIELDS, "tool_calls")
         converted = {name: value for name, value in message.items() if name not in skipped}
-        reasoning = message.get("reasoning_content") or message.get("reasoning")
-        if reasoning:
+        if reasoning := message.get("reasoning_content") or message.get("reasoning"):
             converted |= dict.fromkeys(self._reasoning_fields, reasoning)
         calls = message.get("tool_calls") or ()
         if calls:
@@ -205,7 +204,7 @@ class _MessageConverter:
                 converted.pop("thinking", None)
             converted["tool_calls"] = [self._convert_call(call) for call in calls]
         tool_call_id = message.get("tool_call_id")
-        if message.get("role") == "tool" and tool_call_id:
+        if message["role"] == "tool" and tool_call_id:
             return {
                 "name": self._tool_names.get(tool_call_id, ""),
                 **converted,

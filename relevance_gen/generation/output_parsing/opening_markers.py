@@ -67,8 +67,7 @@ class OpeningMarker:
         if not self.lookahead or text.startswith(self.lookahead, next_text):
             is_call = self.opens == "tool_call"
             return MarkerMatch(self, next_text if is_call else words.end, words.tool_name)
-        rest = text[next_text:]
-        if any(beginning.startswith(rest) for beginning in self.lookahead):
+        if any(may_become(beginning, text, next_text) for beginning in self.lookahead):
             return MarkerMatch(self, is_partial=True)
         return None
 

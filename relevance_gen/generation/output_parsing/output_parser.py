@@ -11,7 +11,11 @@ from typing import Any
 
 from attrs import field, frozen
 
-from relevance_gen.generation.output_parsing.opening_markers import MarkerMatch, OpeningMarker
+from relevance_gen.generation.output_parsing.opening_markers import (
+    MarkerMatch,
+    OpeningMarker,
+    may_become,
+)
 from relevance_gen.generation.output_parsing.tool_call_arguments import (
     ArgumentsParser,
     JsonArguments,
@@ -232,10 +236,9 @@ class OutputParser:
         if self._is_last:
             return n_buffer
         longest = max(map(len, words), default=1)
-        for n_rest in range(min(longest - 1, n_buffer), 0, -1):
-            rest = self._buffer[n_buffer - n_rest :]
-            if any(word.startswith(rest) for word in words):
-                return n_buffer - n_rest
+        for start in range(max(0, n_buffer - longest + 1), n_buffer):
+            if any(may_become(word, self._buffer, start) for word in words):
+                return start
         return n_buffer
 
     def _take(self, n_characters: int) -> str:
@@ -276,7 +279,7 @@ class OutputParser:
         self._is_after_marker = True
         self._expected = self._first_openings
         if self._n_calls:
-            self._expected = (*self._next_call_openings, *self._first_openings)
+            self._expected = self._next_call_openings + self._first_openings
 
     def _begin_call(self, match: MarkerMatch) -> None:
         """Begin the call whose opening marker `match` was read.

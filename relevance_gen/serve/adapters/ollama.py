@@ -271,19 +271,19 @@ class OllamaLines:
 
     def text(self, _sample: int, piece: ContentPart | str) -> bytes:
         """Return the line of a piece of text; tool calls are written completely at the end."""
-        if isinstance(piece, str):
-            return self._line(self._content(piece))
-        if piece.kind == "tool_call":
-            return b""
-        is_text = piece.kind == "text"
-        content = self._content(piece.text) if is_text else self._content(thinking=piece.text)
-        return self._line(content)
+        match piece:
+            case str(text) | ContentPart("text", text):
+                return self._line(self._content(text))
+            case ContentPart("reasoning", thinking):
+                return self._line(self._content(thinking=thinking))
+            case _:
+                return b""
 
     def end(self, responses: Responses) -> bytes:
         """Return the line of the tool calls, if any, and the last line."""
         calls = [] if self._ended_by else _calls(responses[0].responses[0])
         lines = self._line(self._content(calls=calls)) if calls else b""
-        return lines + self._line({**self._content(), **self._ending(responses)})
+        return lines + self._line(self._content() | self._ending(responses))
 
     def full_response(self, responses: Responses) -> object:
         """Return the response without a stream."""
@@ -291,7 +291,7 @@ class OllamaLines:
         if self._ended_by is None:
             completion = responses[0].responses[0]
             content = self._content(completion.text, completion.reasoning, _calls(completion))
-        return self._object({**content, **self._ending(responses)})
+        return self._object(content | self._ending(responses))
 
     def error(self, problem: Problem) -> bytes:
         """Return the line that ends a stream that failed."""

@@ -207,7 +207,7 @@ def _read(
         body = {name: value for name, value in body.items() if name not in index_fields}
         body["chunk_txts"] = ()
     request = wire.structure(cls, body, removed=removed)
-    values = {field.name: getattr(request, field.name) for field in attrs.fields(cls)}
+    values = attrs.asdict(request, recurse=False)
     values.setdefault("query", values.get("question"))
     return {**values, "index": index, "chunks": values["chunk_txts"]}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -178,12 +177,7 @@ class _CompletionEvents(ChoiceEvents):
     """
 
     def __init__(self, request: CompletionRequest, prompts: Sequence[Any]) -> None:
-        identity = {
-            "id": f"cmpl-{uuid.uuid4().hex}",
-            "object": "text_completion",
-            "model": request.model,
-        }
-        super().__init__(identity, request, len(prompts) * request.n)
+        super().__init__(request, len(prompts) * request.n, "cmpl", "text_completion")
         self._request = request
         self._prompts = prompts
 
