@@ -395,8 +395,7 @@ class _SpecialTokens:
 
     def _split_message(self, message: JsonObject) -> JsonObject:
         splitter = self.assistant if message["role"] == "assistant" else self.all_roles
-        other_fields = {name: value for name, value in message.items() if name != "tool_calls"}
-        split: JsonObject = splitter.split_value(other_fields)
+        split: JsonObject = splitter.split_value(message)
         if "tool_calls" in message:
             split["tool_calls"] = self.all_roles.split_value(message["tool_calls"])
         return split

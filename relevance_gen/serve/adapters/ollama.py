@@ -336,9 +336,9 @@ class OllamaLines:
 
 
 def _calls(completion: Completion) -> list[JsonObject]:
-    """Return the tool calls of a turn, without the calls whose arguments are no JSON object.
+    """Return the tool calls of a turn whose arguments are a JSON object.
 
-    Arguments that are truncated, for example, are no JSON object.
+    Calls with other arguments, such as truncated ones, are left out.
     """
     calls: list[JsonObject] = []
     for call in completion.tool_calls:

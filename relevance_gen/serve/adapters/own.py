@@ -1,7 +1,7 @@
 """The documented interface.
 
-The classes of request bodies check those fields that no class of `relevance_gen` checks. The
-documented fields of responses are those of `relevance_gen.types`, as are those of ``/generate``.
+Responses, and the body of ``POST /generate``, have the fields of classes in `relevance_gen.types`.
+A class for another body checks only fields that `SearchParams` does not check.
 """
 
 from __future__ import annotations

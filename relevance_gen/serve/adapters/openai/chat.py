@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -264,8 +265,12 @@ class _ChatEvents(ChoiceEvents):
     """The events of one stream, or the response as one object."""
 
     def __init__(self, request: ChatRequest, citer: _DocumentCiter | None) -> None:
-        object_type = "chat.completion.chunk" if request.stream else "chat.completion"
-        super().__init__(request, request.n, "chatcmpl", object_type)
+        identity = {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "model": request.model,
+            "object": "chat.completion.chunk" if request.stream else "chat.completion",
+        }
+        super().__init__(identity, request, request.n)
         self._citer = citer
         self._call_indexes: dict[int, dict[int, int]] = defaultdict(dict)
         """Sample to the number of each tool call from 0, by the index of its part in the turn."""

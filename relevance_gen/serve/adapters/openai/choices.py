@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import itertools
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -28,22 +27,15 @@ class ChoiceEvents(ABC):
     Subclasses write the choices: one for each sample of each prompt.
 
     Args:
+        identity: the fields of the response and of every chunk: its id, object and model.
         request: the request.
         n_samples: number of samples of all prompts.
-        id_prefix: the start of the response's id.
-        object_type: the field ``object`` of the response, or of every chunk.
     """
 
     stream_format = wire.EVENT_STREAM
 
-    def __init__(
-        self, request: SamplingRequest, n_samples: int, id_prefix: str, object_type: str
-    ) -> None:
-        self._identity = {
-            "id": f"{id_prefix}-{uuid.uuid4().hex}",
-            "object": object_type,
-            "model": request.model,
-        }
+    def __init__(self, identity: JsonObject, request: SamplingRequest, n_samples: int) -> None:
+        self._identity = identity
         self._created = int(time.time())
         self._includes_usage = (request.stream_options or {}).get("include_usage")
         self._not_started = set(range(n_samples))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -177,7 +178,12 @@ class _CompletionEvents(ChoiceEvents):
     """
 
     def __init__(self, request: CompletionRequest, prompts: Sequence[Any]) -> None:
-        super().__init__(request, len(prompts) * request.n, "cmpl", "text_completion")
+        identity = {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "model": request.model,
+        }
+        super().__init__(identity, request, len(prompts) * request.n)
         self._request = request
         self._prompts = prompts
 
