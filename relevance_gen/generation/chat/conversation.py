@@ -294,7 +294,7 @@ def choice_of(
     """
     if isinstance(value, ToolChoice):
         choice = attrs.evolve(value, is_parallel=value.is_parallel and is_parallel)
-    elif value is None or value in _MODES:
+    elif value in (None, *_MODES):
         choice = ToolChoice(value or "auto", (), is_parallel)  # type: ignore[arg-type]
     else:
         choice = _choice_by_name(value, is_parallel)

@@ -1,4 +1,4 @@
-"""Parse the output of a chat model into text, reasoning and tool calls."""
+"""Parse the output of a chat model into content parts: text, reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import codecs
 import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
+from relevance_gen import wire
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.output_parsing.opening_markers import (
     MarkerMatch,
     OpeningMarker,
@@ -26,7 +29,8 @@ from relevance_gen.generation.output_parsing.tool_call_formats import (
     ReasoningFormat,
     ToolCallFormat,
 )
-from relevance_gen.types import ContentPart, PartKind
+from relevance_gen.types import ContentPart, FinishReason, PartKind
+from relevance_gen.wire import JsonObject
 
 CALL_ID_CHARACTERS = 9
 """The length of call ids that Mistral's templates require; other templates accept any length."""
@@ -301,3 +305,43 @@ class OutputParser:
         if tool_calls and tool_calls.string_delimiter:
             return UnquotedArguments(tool_calls.string_delimiter)
         return JsonArguments(n_outer=match.marker.text.count("{"))
+
+
+def merge_parts(pieces: Sequence[ContentPart]) -> tuple[ContentPart, ...]:
+    """Merge pieces with the same `index` into one part; return the parts of a turn.
+
+    Parts are in the order in which their first pieces were streamed, which is the order of `index`.
+
+    >>> merge_parts([ContentPart("text", "He", 0), ContentPart("text", "llo", 0)])
+    (ContentPart(kind='text', text='Hello', index=0, name='', id=''),)
+    """
+    pieces_by_index: dict[int, list[ContentPart]] = {}
+    for piece in pieces:
+        pieces_by_index.setdefault(piece.index, []).append(piece)
+    parts = []
+    for part_pieces in pieces_by_index.values():
+        text = "".join(piece.text for piece in part_pieces)
+        # The first piece has the kind, the name and the id of the part.
+        parts.append(evolve(part_pieces[0], text=text))
+    return tuple(parts)
+
+
+def finish_reason_of(reason: FinishReason, parts: Sequence[ContentPart]) -> FinishReason:
+    """Return the finish reason of a turn whose sample ended for `reason`.
+
+    A turn with a tool call ends with "tool_calls", unless the token limit or the end of the text
+    cut its last call off.
+    """
+    has_call = any(part.kind == "tool_call" for part in parts)
+    if reason == "length" or not has_call:
+        return reason
+    is_truncated = parts[-1].kind == "tool_call" and parse_arguments(parts[-1].text) is None
+    return reason if is_truncated else "tool_calls"
+
+
+def parse_arguments(text: str) -> JsonObject | None:
+    """Return the arguments of a tool call as an object; None if they are truncated or invalid."""
+    with suppress(InvalidRequestError):
+        arguments = wire.parse(text.encode(errors="replace"))
+        return arguments if isinstance(arguments, dict) else None
+    return None

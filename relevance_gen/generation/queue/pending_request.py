@@ -11,8 +11,12 @@ from typing import Any, TypeAlias
 import attrs
 from attrs import define, field
 
-from relevance_gen.generation.output_parsing.content_parts import finish_reason_of, merge_parts
-from relevance_gen.generation.output_parsing.output_parser import OutputFormat, OutputParser
+from relevance_gen.generation.output_parsing.output_parser import (
+    OutputFormat,
+    OutputParser,
+    finish_reason_of,
+    merge_parts,
+)
 from relevance_gen.generation.queue.prefix_routing import Blocks
 from relevance_gen.generation.queue.request import QueuedRequest
 from relevance_gen.types import Completion, ContentPart, GenerationResponse

@@ -21,7 +21,7 @@ from relevance_gen.generation.chat.conversation import (
     check_calls,
     tools_of,
 )
-from relevance_gen.generation.output_parsing.content_parts import parse_arguments
+from relevance_gen.generation.output_parsing.output_parser import parse_arguments
 from relevance_gen.generation.queue.request import RequestContext
 from relevance_gen.serve.adapters.shared import (
     Operation,

@@ -30,9 +30,6 @@ from relevance_gen.serve.services.search import (
 from relevance_gen.types import MIN_CONFIDENCE, Chunk, Metadata, Syntax
 from relevance_gen.wire import JsonObject
 
-_ERROR_TYPES = {"context_length_exceeded": "invalid_request"}
-"""Kinds of errors that only other API formats distinguish, with the documented type."""
-
 Chunks: TypeAlias = Sequence[str | Metadata | Chunk]
 
 
@@ -305,8 +302,7 @@ def read_stream(body: object) -> Operation:
 
 def error(problem: Problem) -> JsonObject:
     """Return the body of an error; it contains ``field`` only if the error has one."""
-    error_type = _ERROR_TYPES.get(problem.kind, problem.kind)
-    details = {"type": error_type, "message": problem.message}
+    details = {"type": problem.general_kind, "message": problem.message}
     if problem.field is not None:
         details["field"] = problem.field
     return {"error": details}

@@ -32,6 +32,11 @@ class Problem:
     message: str
     field: str | None
 
+    @property
+    def general_kind(self) -> str:
+        """The kind, without a distinction that only some API formats make."""
+        return "invalid_request" if self.kind == "context_length_exceeded" else self.kind
+
 
 def model_field() -> Any:
     """Return an attrs field for the name of a model, which every chunk of a stream repeats."""

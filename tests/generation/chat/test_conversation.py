@@ -15,7 +15,7 @@ from relevance_gen.generation.chat.conversation import (
     choice_of,
     tools_of,
 )
-from relevance_gen.generation.output_parsing.content_parts import finish_reason_of, merge_parts
+from relevance_gen.generation.output_parsing.output_parser import finish_reason_of, merge_parts
 from relevance_gen.types import ContentPart
 
 SEARCH, FETCH = ToolDefinition("search", "Find texts."), ToolDefinition("fetch")

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from relevance_gen.generation.output_parsing.content_parts import merge_parts
 from relevance_gen.generation.output_parsing.output_parser import (
     OutputFormat,
     OutputParser,
     ReasoningTokenCounter,
+    merge_parts,
 )
 from relevance_gen.generation.output_parsing.tool_call_arguments import UnquotedArguments, as_json
 from relevance_gen.generation.output_parsing.tool_call_formats import (

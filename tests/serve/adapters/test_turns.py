@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from relevance_gen.errors import BusyError, InvalidRequestError, TooLargeError
 from relevance_gen.generation.chat.conversation import ToolChoice
-from relevance_gen.generation.output_parsing.content_parts import finish_reason_of, merge_parts
+from relevance_gen.generation.output_parsing.output_parser import finish_reason_of, merge_parts
 from relevance_gen.request_scope import budget_scope
 from relevance_gen.serve.adapters.anthropic import blocks, messages
 from relevance_gen.serve.adapters.openai import chat, responses

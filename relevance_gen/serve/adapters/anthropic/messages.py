@@ -27,8 +27,7 @@ from relevance_gen.generation.chat.conversation import (
     turn_of,
 )
 from relevance_gen.generation.queue.request import RequestContext
-from relevance_gen.serve.adapters.anthropic.blocks import THREAD, BlockEvents
-from relevance_gen.serve.adapters.anthropic.citations import citer_of
+from relevance_gen.serve.adapters.anthropic.blocks import THREAD, BlockEvents, citer_of
 from relevance_gen.serve.adapters.shared import (
     Operation,
     model_field,

@@ -18,8 +18,6 @@ from relevance_gen.serve.services.generation import Responses
 from relevance_gen.types import Completion, GenerationResponse, TokenLogprob, TokenTexts
 from relevance_gen.wire import JsonObject
 
-_FINISH_REASONS = {"eos": "stop", "stop": "stop", "length": "length", "tool_calls": "tool_calls"}
-
 
 class ChoiceEvents(ABC):
     """The events of one stream, terminated by ``[DONE]``, or the whole response as one object.
@@ -64,9 +62,10 @@ class ChoiceEvents(ABC):
         """Return the log probabilities of a sample; None if they were not requested."""
 
     def _ending(self, completion: Completion, response: GenerationResponse) -> JsonObject:
+        reason = completion.finish_reason
         return {
             "logprobs": self._logprobs(completion, response),
-            "finish_reason": _FINISH_REASONS[completion.finish_reason],
+            "finish_reason": "stop" if reason == "eos" else reason,
         }
 
     def full_response(self, responses: Responses) -> JsonObject:

@@ -76,9 +76,6 @@ REFUSED: Refused = {
 }
 """Unsupported fields that would change the response, with the values that request nothing."""
 
-CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
-"""The code by which OpenAI's clients recognize a full context."""
-
 T = TypeVar("T")
 
 top_logprobs = checks.integer(0, MAX_TOP_LOGPROBS)
@@ -197,12 +194,16 @@ class SamplingRequest:
 def error(problem: Problem) -> JsonObject:
     """Return the body of an error.
 
-    OpenAI's clients read ``error``, Cohere's ``message``, and Jina's ``detail``.
+    OpenAI's clients read ``error``, Cohere's ``message``, and Jina's ``detail``. OpenAI's clients
+    recognize a full context by the ``code``.
     """
-    kind, message = problem.kind, problem.message
-    error_type = "invalid_request" if kind == CONTEXT_LENGTH_EXCEEDED else kind
-    details = {"message": message, "type": error_type, "param": problem.field, "code": kind}
-    return {"error": details, "message": message, "detail": message}
+    details = {
+        "message": problem.message,
+        "type": problem.general_kind,
+        "param": problem.field,
+        "code": problem.kind,
+    }
+    return {"error": details, "message": problem.message, "detail": problem.message}
 
 
 def read_as(cls: type[T], body: object, refused: Refused) -> T:

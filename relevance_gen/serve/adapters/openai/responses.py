@@ -68,6 +68,7 @@ _TEXT_FIELDS = {
 }
 """Type of a content part to the field with its text."""
 _ROLES = ("user", "assistant", "system", "developer")
+_items = checks.list_of("item", 1, MAX_MESSAGES)
 
 
 @frozen(kw_only=True)
@@ -76,11 +77,8 @@ class ResponsesRequest(SamplingRequest):
 
     input: Any = field(
         validator=checks.Rule(
-            f"a text, or a list of 1 to {MAX_MESSAGES:,} items",
-            lambda value: (
-                isinstance(value, str)
-                or (isinstance(value, list) and 1 <= len(value) <= MAX_MESSAGES)
-            ),
+            f"a text, or {_items.allowed}",
+            lambda value: isinstance(value, str) or _items.is_allowed(value),
         )
     )
     instructions: str | None = fields.optional(checks.string)

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.chat.conversation import ToolDefinition, tool_of
-from relevance_gen.generation.output_parsing.content_parts import parse_arguments
+from relevance_gen.generation.output_parsing.output_parser import parse_arguments
 from relevance_gen.wire import JsonObject
 
 CUSTOM_ARGUMENT = "input"
