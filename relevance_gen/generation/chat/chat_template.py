@@ -336,9 +336,7 @@ class _TokenSplitter:
             for first_character, alternatives in rests.items()
         ]
         self._pattern = re.compile("|".join(starts) or r"(?!)")
-        self._prefixes: set[str] = set()
-        for text in texts:
-            self._prefixes.update(text[:n] for n in range(1, len(text)))
+        self._prefixes = {text[:n] for text in texts for n in range(1, len(text))}
         self._max_characters = max(map(len, texts), default=0)
 
     def split(self, text: str) -> str:

@@ -37,6 +37,14 @@ class RelevantSpans:
     max_spans: int | None = fields.optional(checks.integer(1))
 
 
+def _enabled_spans(value: object) -> RelevantSpans | None:
+    """Return the options of the requested spans; None if no spans are requested."""
+    if value is None:
+        return None
+    spans = wire.structure(RelevantSpans, value, path="relevant_spans", is_lenient=True)
+    return spans if spans.mode == "enabled" else None
+
+
 @frozen
 class RerankRequest:
     """The fields of a request, as ``static/openapi.json`` describes them.
@@ -50,17 +58,8 @@ class RerankRequest:
     top_n: int | None = fields.optional(checks.integer(1))
     model: str = field(default=DEFAULT_NAME, validator=checks.string)
     return_documents: bool = fields.flag()
-    relevant_spans: JsonObject | None = fields.optional(checks.an_object)
+    relevant_spans: RelevantSpans | None = field(default=None, converter=_enabled_spans)
     rank_fields: Sequence[str] | None = fields.optional(_strings)
-
-    def enabled_spans(self) -> RelevantSpans | None:
-        """Return the options of the requested spans; None if no spans are requested."""
-        if self.relevant_spans is None:
-            return None
-        spans = wire.structure(
-            RelevantSpans, self.relevant_spans, path="relevant_spans", is_lenient=True
-        )
-        return spans if spans.mode == "enabled" else None
 
 
 @frozen
@@ -94,7 +93,6 @@ class _RerankWriter:
 
     request: RerankRequest
     documents: Sequence[_RerankDocument]
-    spans: RelevantSpans | None
 
     def response(self, response: SearchResponse) -> object:
         ranking = every_chunk(response, len(self.documents))[: self.request.top_n]
@@ -113,8 +111,9 @@ class _RerankWriter:
         document = self.documents[index]
         if self.request.return_documents:
             fields["document"] = {"text": document.text}
-        if self.spans is not None and result is not None:
-            relevant_spans = _relevant_spans(result, self.spans, document.start)
+        requested_spans = self.request.relevant_spans
+        if requested_spans is not None and result is not None:
+            relevant_spans = _relevant_spans(result, requested_spans, document.start)
             if relevant_spans:
                 fields["relevant_spans"] = relevant_spans
         return fields
@@ -131,13 +130,12 @@ def read_rerank(body: object) -> Operation:
         _document(document, f"documents[{index}]", fields)
         for index, document in enumerate(request.documents)
     ]
-    spans = request.enabled_spans()
     params = SearchParams(
         request.query,
         request.top_n or max(1, len(documents)),
         true_order=False,
         rerank_top_n=None,
-        spans=spans is not None,
+        spans=request.relevant_spans is not None,
     )
     task = SearchTask(
         params,
@@ -146,7 +144,7 @@ def read_rerank(body: object) -> Operation:
         blank="skip",
         reranker=request.model,
     )
-    return task, _RerankWriter(request, documents, spans).response
+    return task, _RerankWriter(request, documents).response
 
 
 def _document(document: object, path: str, rank_fields: Sequence[str]) -> _RerankDocument:

@@ -187,12 +187,9 @@ def completion_logprobs(
         texts; and ``text_offset``, the positions in the text. ``top_logprobs`` is None if they were
         not requested.
     """
-    prompt_alternatives = (
-        None,
-        *(token_texts.prompt_top_logprobs or (None,) * len(token_texts.prompt)),
-    )
-    prompt = zip(token_texts.prompt, prompt_logprobs, prompt_alternatives, strict=False)
-    tokens = list(itertools.starmap(_ScoredToken, prompt))
+    n_prompt = len(token_texts.prompt)
+    prompt_alternatives = [None, *(token_texts.prompt_top_logprobs or (None,) * n_prompt)]
+    tokens = list(map(_ScoredToken, token_texts.prompt, prompt_logprobs, prompt_alternatives))
     tokens += _sample_tokens(completion, token_texts, with_end=bool(prompt_logprobs))
     top_logprobs = None
     if completion.top_logprobs is not None:
