@@ -99,7 +99,7 @@ class JsonArguments:
                 break
         self._is_escaped = escaped == end
         arguments = text[:end] if self._is_inside else ""
-        is_finished = is_closed and not (self._is_inside and self._outer_depth)
+        is_finished = is_closed and self._depth <= self._outer_depth
         if is_closed:
             self._is_inside = False
         return ArgumentsChunk(end, arguments, is_finished)

@@ -411,16 +411,15 @@ def read_show(body: object) -> Operation:
 
 
 def _show(model: ModelDetails) -> object:
-    template = model.metadata.get("tokenizer.chat_template", "")
+    metadata = dict(model.metadata)
+    template = metadata.pop("tokenizer.chat_template", "")
     capabilities = ["embedding"]
     if model.task == "generate":
         capabilities = ["completion", *(["tools"] if template else [])]
         if "enable_thinking" in template or "reasoning" in template:
             capabilities.append("thinking")
-    metadata = dict(model.metadata)
     if model.n_ctx is not None:
         metadata[f"{model.architecture}.context_length"] = model.n_ctx
-    metadata.pop("tokenizer.chat_template", None)
     return {
         "modelfile": "",
         "parameters": "",

@@ -75,8 +75,8 @@ def client_tools(
 ) -> Iterator[ClientTool]:
     """Yield the tools of a request, or of a namespace.
 
-    The tools of a namespace are yielded one by one. Hosted tools, which only OpenAI's servers run,
-    are left out.
+    A namespace is replaced by its tools. Hosted tools, which only OpenAI's servers run, are left
+    out.
 
     Args:
         values: the tools as the client sent them.
