@@ -336,7 +336,9 @@ class _TokenSplitter:
             for first_character, alternatives in rests.items()
         ]
         self._pattern = re.compile("|".join(starts) or r"(?!)")
-        self._prefixes = {text[:n] for text in texts for n in range(1, len(text))}
+        self._prefixes = {
+            text[:n_characters] for text in texts for n_characters in range(1, len(text))
+        }
         self._max_characters = max(map(len, texts), default=0)
 
     def split(self, text: str) -> str:

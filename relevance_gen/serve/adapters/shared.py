@@ -43,7 +43,11 @@ def model_field() -> Any:
     return field(default=DEFAULT_NAME, validator=checks.short(1024))
 
 
-def read_lenient(cls: type[_T], body: object, unsupported_fields: Sequence[str] = ()) -> _T:
+def read_lenient(
+    cls: type[_T],
+    body: object,
+    unsupported_fields: Sequence[str] = (),
+) -> _T:
     """Return an instance of `cls` with the fields of `body`.
 
     Unknown fields are ignored, and null stands for the default.
@@ -68,7 +72,11 @@ def unsupported(name: str, *, remedy: str = "leave it out") -> InvalidRequestErr
     return InvalidRequestError("is not supported by this server", name, remedy=remedy)
 
 
-def new_generation(names: Mapping[str, str], text: str = "", **fields: Any) -> GenerationRequest:
+def new_generation(
+    names: Mapping[str, str],
+    text: str = "",
+    **fields: Any,
+) -> GenerationRequest:
     """Return the request to generate from a prompt.
 
     Args:
