@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from os import PathLike
-from typing import Any, Final
+from typing import Final
 
 from attrs import asdict, evolve
 
@@ -30,7 +30,6 @@ from relevance_gen.documents.walker import Selection, Walker
 from relevance_gen.errors import InvalidRequestError, pluralize
 from relevance_gen.folders.cache import CachedIndex, Fingerprint, cache_for, fingerprint
 from relevance_gen.folders.files import (
-    FileRecord,
     ReadFile,
     Skipped,
     concat_locations,
@@ -160,12 +159,13 @@ class FolderIndex(BaseIndex):
             counter.fingerprint,
         ]
         self._cache = cache_for(cache, cache_key)
-        self._snapshot_fields: dict[str, Any] = {
-            "root": self.root,
-            "follow": follow,
-            "shown_as": os.path.join(shown_as, ""),
-            "by_file": by_file,
-        }
+        self._new_snapshot = partial(
+            FolderSnapshot,
+            root=self.root,
+            follow=follow,
+            shown_as=os.path.join(shown_as, ""),
+            by_file=by_file,
+        )
         self._lock = threading.Lock()  # held by the thread that walks and reads
         self._waiting_threads: set[int] = set()
         self._last: FolderSnapshot | None = None
@@ -286,8 +286,6 @@ class FolderIndex(BaseIndex):
         The snapshot is returned, and the lock is not acquired, if this call has waited for the lock
         for `_MAX_WAIT_S`. If no snapshot exists yet, the call waits until it has the lock.
         """
-        if self._lock.acquire(blocking=False):
-            return None
         thread = threading.get_ident()
         deadline_s = time.monotonic() + _MAX_WAIT_S
         self._waiting_threads.add(thread)
@@ -338,7 +336,7 @@ class FolderIndex(BaseIndex):
         )
         self._n_changed_files += n_changed
         self._n_changed_chunks += state.positions(changed).size
-        return evolve(state, skipped=self._skipped(state.files))
+        return evolve(state, skipped=self._skipped(state))
 
     def _walk(self) -> dict[str, Fingerprint | None]:
         """Walk the folder, and return the fingerprint of each file by path.
@@ -404,11 +402,11 @@ class FolderIndex(BaseIndex):
     def _report_indexing(self, n_done: int, n_total: int) -> None:
         self.activity = f"indexing {draw_bar(n_done, n_total)}"
 
-    def _skipped(self, files: Mapping[str, FileRecord]) -> Skipped:
-        prefix = self._snapshot_fields["shown_as"]
+    def _skipped(self, state: FolderSnapshot) -> Skipped:
+        prefix = state.shown_as
         failures = {prefix + path: reason for path, reason in self._walk_errors.items()}
         by_kind: Counter[tuple[str, str]] = Counter()
-        for path, file in files.items():
+        for path, file in state.files.items():
             if file.warning is None:
                 continue
             if file.skipped_kind is None:
@@ -426,10 +424,10 @@ class FolderIndex(BaseIndex):
         if cached is not None:
             with suppress(LookupError, TypeError, ValueError):
                 files = from_json(cached.records, cached.locations)
-                state = FolderSnapshot(cached.index, files, **self._snapshot_fields)
+                state = self._new_snapshot(cached.index, files)
                 if state.bounds[-1] == len(cached.index):
                     return state
-        return FolderSnapshot(self._build(()), {}, **self._snapshot_fields)
+        return self._new_snapshot(self._build(()), {})
 
     def _save(self, state: FolderSnapshot) -> None:
         """Save the first complete snapshot in the cache; do nothing for later snapshots.

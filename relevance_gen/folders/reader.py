@@ -94,22 +94,29 @@ class FolderReader:
         for path in self._documents.keys() - set(paths):  # these need not be read any more
             self._documents.pop(path).extraction_future.cancel()
         results: dict[str, ReadFile] = {}
+        pending: list[str] = []
         queue: deque[str] = deque()
         for path in paths:
             raise_if_cancelled()
             report(path)
-            if not self._read_text(path, results):
+            file = self._read_text(path)
+            if file is not None:
+                results[path] = file
+            elif path in self._documents:
+                pending.append(path)
+            else:
                 queue.append(path)
-        pending = [path for path in queue if path in self._documents]
-        queue = deque(path for path in queue if path not in self._documents)
         pending = self._collect(pending, results)
         while (pending or queue) and not is_due():
             raise_if_cancelled()
             while queue and self._has_capacity():
                 path = queue.popleft()
                 report(path)
-                if not self._read_text(path, results):
+                file = self._read_text(path)
+                if file is None:
                     pending.append(path)
+                else:
+                    results[path] = file
             futures = [self._documents[path].extraction_future for path in pending]
             wait(futures, timeout=_POLL_S, return_when=FIRST_COMPLETED)
             pending = self._collect(pending, results)
@@ -122,29 +129,27 @@ class FolderReader:
         for path in paths:
             self._documents.pop(path, None)
 
-    def _read_text(self, path: str, results: dict[str, ReadFile]) -> bool:
-        """Read a file that needs no parser into `results`; give a document to the parsers.
+    def _read_text(self, path: str) -> ReadFile | None:
+        """Read and return a file that needs no parser; give a document to the parsers.
 
         A document is given to the parsers only if `_has_capacity` is true and they do not have it
         yet.
 
         Returns:
-            Whether `results` now has the file. It is False for a document, whose text arrives
-            later, or which must be passed to this method again because there was no capacity.
+            The file; None for a document, whose text arrives later, or which must be passed to this
+            method again because there was no capacity.
         """
         file = files_module.read_file(os.path.join(self.root, path), follow=self.follow)
         content = file.content
         if content is None:
-            results[path] = ReadFile(FileRecord(file.fingerprint, warning=file.warning))
-            return True
+            return ReadFile(FileRecord(file.fingerprint, warning=file.warning))
         if not extraction.needs_parser(path, content):
             text = extraction.read(path, content)
-            results[path] = ReadFile.from_text(text, file.fingerprint, self.max_chars)
-            return True
+            return ReadFile.from_text(text, file.fingerprint, self.max_chars)
         document = self._documents.get(path)
         if document is not None:
             if document.fingerprint is not None and document.fingerprint == file.fingerprint:
-                return False
+                return None
             document.extraction_future.cancel()
             del self._documents[path]
         if self._has_capacity():
@@ -152,7 +157,7 @@ class FolderReader:
             document = _Document(file.fingerprint, len(content), text_future)
             self._documents[path] = document
             self._unfinished.append(document)
-        return False
+        return None
 
     def _has_capacity(self) -> bool:
         """Return whether another document may be given to the parsers.
