@@ -150,10 +150,7 @@ class Folders:
         Raises:
             InvalidRequestError: the folder or the glob matches no file, or an argument is invalid.
         """
-        paths: list[str] = []
-        for selected in self._select(folder, glob):
-            paths += selected.paths
-        return paths
+        return [path for selected in self._select(folder, glob) for path in selected.paths]
 
     def read(
         self,
