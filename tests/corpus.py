@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 SYLLABLES = "ba be bo da de di fa fo ga go ka ke ki la le lo ma me mo na ne no pa po ra re ri sa se so ta te to".split()
 
@@ -16,22 +15,26 @@ def prose(n_chunks: int, n_words: int, *, seed: int = 0) -> list[str]:
     return [" ".join(rng.choices(words, weights, k=n_words)) for _ in range(n_chunks)]
 
 
-def without_space(n_chars: int) -> Sequence[tuple[str, str]]:
-    """Return long texts without spaces, each with its name."""
-    units = {
-        "letters": "a",
-        "camel": "aA",
-        "snake": "a_",
-        "base64": "Zm9vYmFyMTIzNDU2Nzg5MHF1eA",
-        "accents": "é",
-        "Chinese": "中文字符測試",
-        "Thai": "สวัสดีชาวโลก",
-        "Hangul apart": "\u1112\u1161\u11ab",
-        "emoji": "😀",
-        "surrogates": "\ud800",
-        "marks": "\u0301\u0316",
-        "marks on й": "и\u0306\u0316\u0306",
-        "ligatures": "ﷺ",
-        "control": "\x00\x1f",
-    }
-    return [(name, (unit * (n_chars // len(unit) + 1))[:n_chars]) for name, unit in units.items()]
+WITHOUT_SPACE = {
+    "letters": "a",
+    "camel": "aA",
+    "snake": "a_",
+    "base64": "Zm9vYmFyMTIzNDU2Nzg5MHF1eA",
+    "accents": "é",
+    "Chinese": "中文字符測試",
+    "Thai": "สวัสดีชาวโลก",
+    "Hangul apart": "\u1112\u1161\u11ab",
+    "emoji": "😀",
+    "surrogates": "\ud800",
+    "marks": "\u0301\u0316",
+    "marks on й": "и\u0306\u0316\u0306",
+    "ligatures": "ﷺ",
+    "control": "\x00\x1f",
+}
+"""Texts to repeat, by name."""
+
+
+def without_space(name: str, n_chars: int) -> str:
+    """Repeat one of `WITHOUT_SPACE` to a text of `n_chars` characters."""
+    unit = WITHOUT_SPACE[name]
+    return (unit * (n_chars // len(unit) + 1))[:n_chars]

@@ -160,9 +160,12 @@ class ScriptedBackend:
     slots = 4
     backlog = 8
 
-    def __init__(self, step_s: float = 0.005, *, is_chat: bool = False) -> None:
+    def __init__(
+        self, step_s: float = 0.005, *, is_chat: bool = False, max_words: int | None = None
+    ) -> None:
         self._step_s = step_s
         self._is_chat = is_chat
+        self._max_words = max_words
         self._jobs: list[_Job] = []
         self._wake = threading.Condition()
         self._open = True
@@ -277,7 +280,9 @@ class ScriptedBackend:
                 job.on_text(sample, word)
         if is_held(request.text):
             begin(request.text)
-        if len(job.words) == request.max_tokens and not job.future.done():
+        n_words = len(job.words)
+        is_complete = n_words in (request.max_tokens, self._max_words)
+        if is_complete and not job.future.done():
             job.future.set_result(_response(job))
 
 
@@ -312,13 +317,14 @@ def load(_: Settings, model: NamedModel) -> ScriptedBackend:
     """Load nothing.
 
     The file ``hold FILE`` loads while the file is there, ``fast`` takes no time for a step,
-    ``slow`` ten times the usual, and ``chat`` has a template.
+    ``slow`` ten times the usual, ``chat`` has a template, and ``brief`` writes 48 words at most.
     """
     file = model.file or ""
     while is_held(file):
         time.sleep(0.005)
     step_s = {"fast": 0.0, "slow": 0.05}.get(file, 0.005)
-    return ScriptedBackend(step_s, is_chat=file == "chat")
+    max_words = 48 if file == "brief" else None
+    return ScriptedBackend(step_s, is_chat=file == "chat", max_words=max_words)
 
 
 def run(spec: ProcessSpec) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import anthropic
 import pytest
 
 from tests.serve.harness import KEY, Server, eventually
+
+if TYPE_CHECKING:
+    import anthropic
 
 TALE = "It rained. A story of word0 word1 word2."
 TEXT = "word0 word1 word2 "
@@ -17,6 +20,8 @@ TEXT = "word0 word1 word2 "
 @pytest.fixture
 def client(server: Server) -> Iterator[anthropic.Anthropic]:
     """Anthropic's client of the server, whose connections are closed after the test."""
+    import anthropic  # takes a second, and only here
+
     with anthropic.Anthropic(api_key=KEY, base_url=server.url, max_retries=0) as client:
         yield client
 

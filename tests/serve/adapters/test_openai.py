@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import attrs
 import pytest
-from openai.types.chat import ChatCompletion
 
 from relevance_gen.asking import citations as citing
 from relevance_gen.errors import InvalidRequestError
@@ -117,6 +116,8 @@ def test_chat_answer_cites_request_documents() -> None:
     assert (first["text"], second["text"]) == ("Cats purr when they sleep.", "Dogs bark.")
     assert first["sources"] == [{"type": "document", "id": "tale", "start": 12, "end": 38}]
     assert [source["id"] for source in second["sources"]] == ["doc:2"]
+    from openai.types.chat import ChatCompletion  # takes a second, and only here
+
     assert ChatCompletion.model_validate(present(answer)).choices[0].message.citations == [
         first,
         second,

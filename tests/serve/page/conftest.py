@@ -18,7 +18,7 @@ CHROMIUM = shutil.which("chromium")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with real search and a folder of its own, that writes a word every 5 ms."""
+    """A server with real search and a folder of its own, that writes 48 words, one every 5 ms."""
     folder = tmp_path_factory.mktemp("harbour")
     (folder / "fees.md").write_text(
         "The fee for a boat is three crowns a night.\n\nShips pay by their length."
@@ -28,7 +28,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         [{"text": "Boats are painted in spring.", "title": "Paint"}, "Sails are mended in winter."]
     ).save(records)
     offered = ("--index", f"harbour={folder}", "--index", f"boats={records}")
-    with Server("--rate-limit", "off", *offered, program=HALF_SCRIPTED) as started:
+    flags = ("--rate-limit", "off", "--model", "brief", *offered)
+    with Server(*flags, program=HALF_SCRIPTED) as started:
         assert eventually(started.is_healthy)
         yield started
 

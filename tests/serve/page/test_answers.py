@@ -61,6 +61,10 @@ def test_page_uses_chat_api_with_chat_model(browser: Any) -> None:
         )
         answered = ["/prompt", "/v1/models", "/v1/chat/completions"]
         assert asked == ["/search", *answered, *answered, "/cite", "/cite"]
+        visit.page.click("#settings")
+        visit.page.fill("#max_tokens", "48")
+        visit.page.click("#settings-dialog .main")
+        visit.page.wait_for_selector("text=96 tokens")
         bodies: list[dict[str, Any]] = []
         visit.page.on(
             "request", lambda request: bodies.append(json.loads(request.post_data or "{}"))
