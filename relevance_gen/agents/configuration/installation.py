@@ -60,9 +60,11 @@ class SettingsChange:
 
     def diff(self) -> str:
         """Return the change as a unified diff; "" without a change."""
+        old_lines = self.old_text.splitlines()
+        new_lines = self.new_text.splitlines()
         path = str(self.path)
-        lines = difflib.unified_diff(_lines(self.old_text), _lines(self.new_text), path, path)
-        return "".join(lines)
+        lines = difflib.unified_diff(old_lines, new_lines, path, path, lineterm="")
+        return "".join(f"{line}\n" for line in lines)
 
     def write(self) -> None:
         """Replace the file atomically; its permissions are kept.
@@ -72,25 +74,15 @@ class SettingsChange:
         """
         if self.old_text == self.new_text:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=self.path.parent, prefix=f"{self.path.name}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-                file.write(self.new_text)
+        parent = self.path.parent
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=parent, prefix=f"{self.path.name}.") as folder:
+            unfinished = Path(folder, self.path.name)
+            unfinished.touch(0o600)
+            unfinished.write_text(self.new_text, encoding="utf-8", newline="")
             if self.path.exists():
-                shutil.copymode(self.path, name)
-            Path(name).replace(self.path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-
-
-def _lines(text: str) -> list[str]:
-    """Return the lines of a text, each with a newline, which is added to the last line if missing.
-
-    All line breaks become newlines.
-    """
-    return [f"{line}\n" for line in text.splitlines()]
+                shutil.copymode(self.path, unfinished)
+            unfinished.replace(self.path)
 
 
 def _command_and_args(command_line: Sequence[str]) -> Entry:
