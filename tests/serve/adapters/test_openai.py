@@ -12,7 +12,7 @@ import pytest
 
 from relevance_gen.asking import citations as citing
 from relevance_gen.errors import InvalidRequestError
-from relevance_gen.serve.adapters.openai import chat, choices, completions, embeddings, requests
+from relevance_gen.serve.adapters.openai import chat, completions, embeddings, requests
 from relevance_gen.serve.services.generation import GenerationTask
 from relevance_gen.types import (
     Completion,
@@ -394,10 +394,10 @@ def test_completion_logprobs_include_end_token_when_scoring() -> None:
     token_texts = TokenTexts(
         (1, 2), {1: b"a", 2: b"\xc3", 7: b""}, frozenset({7}), ((TokenLogprob(2, -0.5),),)
     )
-    assert choices.completion_logprobs(ended, token_texts, (None, -2.0)) == {
+    assert completions.completion_logprobs(ended, token_texts, (None, -2.0)) == {
         "tokens": ["a", "bytes:\\xc3", ""],
         "token_logprobs": [None, -2.0, -1.0],
         "top_logprobs": [None, {"bytes:\\xc3": -0.5}, {"": -1.0}],
         "text_offset": [0, 1, 1],
     }
-    assert choices.completion_logprobs(ended, token_texts, ())["tokens"] == []
+    assert completions.completion_logprobs(ended, token_texts, ())["tokens"] == []

@@ -25,7 +25,7 @@ from relevance_gen.generation.chat.conversation import (
 )
 from relevance_gen.generation.queue.request import RequestContext
 from relevance_gen.serve.adapters.openai import requests
-from relevance_gen.serve.adapters.openai.choices import ChoiceEvents, chat_logprobs
+from relevance_gen.serve.adapters.openai.choices import ChoiceEvents, sample_tokens
 from relevance_gen.serve.adapters.openai.requests import (
     EMPTY,
     NEVER,
@@ -302,7 +302,21 @@ class _ChatEvents(ChoiceEvents):
         return {"message": _turn(completion) | self._citations(completion)}
 
     def _logprobs(self, completion: Completion, response: GenerationResponse) -> JsonObject | None:
-        return chat_logprobs(completion, response)
+        token_texts = response.token_texts
+        if token_texts is None:
+            return None
+
+        def entry(token: int, logprob: float | None) -> JsonObject:
+            piece = token_texts.pieces[token]
+            text = piece.decode(errors="replace")
+            return {"token": text, "logprob": logprob, "bytes": list(piece)}
+
+        content = []
+        for scored in sample_tokens(completion, token_texts):
+            alternatives = scored.alternatives or ()
+            top_logprobs = [entry(other.token, other.logprob) for other in alternatives]
+            content.append({**entry(scored.token, scored.logprob), "top_logprobs": top_logprobs})
+        return {"content": content, "refusal": None}
 
     def _citations(self, completion: Completion) -> JsonObject:
         if self._citer is None:

@@ -1,12 +1,11 @@
-"""Choices of completions and chats, with log probabilities and token counts."""
+"""Choices of completions and chats, with token counts and the tokens of samples."""
 
 from __future__ import annotations
 
-import codecs
 import itertools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -148,7 +147,7 @@ def _usage(responses: Responses) -> JsonObject:
 
 
 @frozen
-class _ScoredToken:
+class ScoredToken:
     """A token with its log probability and the most likely tokens at its position, if known."""
 
     token: int
@@ -156,63 +155,9 @@ class _ScoredToken:
     alternatives: Sequence[TokenLogprob] | None
 
 
-def chat_logprobs(completion: Completion, response: GenerationResponse) -> JsonObject | None:
-    """Return a sample's log probabilities in the format of chats; None if not requested."""
-    token_texts = response.token_texts
-    if token_texts is None:
-        return None
-
-    def entry(token: int, logprob: float | None) -> JsonObject:
-        piece = token_texts.pieces[token]
-        return {"token": piece.decode(errors="replace"), "logprob": logprob, "bytes": list(piece)}
-
-    content = []
-    for scored in _sample_tokens(completion, token_texts):
-        top_logprobs = [entry(other.token, other.logprob) for other in scored.alternatives or ()]
-        content.append({**entry(scored.token, scored.logprob), "top_logprobs": top_logprobs})
-    return {"content": content, "refusal": None}
-
-
-def completion_logprobs(
-    completion: Completion, token_texts: TokenTexts, prompt_logprobs: Sequence[float | None]
-) -> JsonObject:
-    """Return a sample's log probabilities in the format of completions.
-
-    If `prompt_logprobs` are given, the prompt's tokens come first, and the sample's end-of-sequence
-    token is included, so that clients that score prompts can count from the end.
-
-    Returns:
-        Lists with an element for each token: ``tokens``, the texts; ``token_logprobs``, the log
-        probabilities; ``top_logprobs``, the log probabilities of the most likely tokens by their
-        texts; and ``text_offset``, the positions in the text. ``top_logprobs`` is None if they were
-        not requested.
-    """
-    n_prompt = len(token_texts.prompt)
-    prompt_alternatives = [None, *(token_texts.prompt_top_logprobs or (None,) * n_prompt)]
-    tokens = list(map(_ScoredToken, token_texts.prompt, prompt_logprobs, prompt_alternatives))
-    tokens += _sample_tokens(completion, token_texts, with_end=bool(prompt_logprobs))
-    top_logprobs = None
-    if completion.top_logprobs is not None:
-        top_logprobs = [_logprobs_by_text(scored.alternatives, token_texts) for scored in tokens]
-    return {
-        "tokens": [_token_text(token_texts.pieces[scored.token]) for scored in tokens],
-        "token_logprobs": [scored.logprob for scored in tokens],
-        "top_logprobs": top_logprobs,
-        "text_offset": _offsets(token_texts.pieces[scored.token] for scored in tokens),
-    }
-
-
-def _token_text(piece: bytes) -> str:
-    r"""Return the text of a token; for a part of a character ``bytes:\x…``, as OpenAI does."""
-    try:
-        return piece.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
-
-
-def _sample_tokens(
+def sample_tokens(
     completion: Completion, token_texts: TokenTexts, *, with_end: bool = False
-) -> list[_ScoredToken]:
+) -> list[ScoredToken]:
     """Return a sample's tokens, each with its log probability and alternatives.
 
     If the last token is an end-of-sequence token, it is included only with `with_end`.
@@ -220,37 +165,7 @@ def _sample_tokens(
     tokens = completion.tokens or ()
     alternatives = completion.top_logprobs or ((),) * len(tokens)
     rows = zip(tokens, completion.logprobs or (), alternatives, strict=True)
-    scored = list(itertools.starmap(_ScoredToken, rows))
+    scored = list(itertools.starmap(ScoredToken, rows))
     if tokens and tokens[-1] in token_texts.eos_token_ids and not with_end:
         scored.pop()
     return scored
-
-
-def _logprobs_by_text(
-    alternatives: Sequence[TokenLogprob] | None, token_texts: TokenTexts
-) -> dict[str, float] | None:
-    """Return the log probability of each alternative token by its text.
-
-    Of alternatives with equal texts, the log probability of the most likely is returned. The result
-    is None if `alternatives` is None.
-    """
-    if alternatives is None:
-        return None
-    logprobs: dict[str, float] = {}
-    for alternative in alternatives:  # the most likely first
-        logprobs.setdefault(_token_text(token_texts.pieces[alternative.token]), alternative.logprob)
-    return logprobs
-
-
-def _offsets(pieces: Iterable[bytes]) -> list[int]:
-    """Return the position of each piece in the text, in characters.
-
-    A piece that begins inside a character has that character's position.
-    """
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    offsets = []
-    n_chars = 0
-    for piece in pieces:
-        offsets.append(n_chars)
-        n_chars += len(decoder.decode(piece))
-    return offsets

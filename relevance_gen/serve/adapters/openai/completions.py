@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import copy
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -18,11 +19,18 @@ from relevance_gen.generation.queue.request import (
     RequestContext,
 )
 from relevance_gen.serve.adapters.openai import requests
-from relevance_gen.serve.adapters.openai.choices import ChoiceEvents, completion_logprobs
+from relevance_gen.serve.adapters.openai.choices import ChoiceEvents, ScoredToken, sample_tokens
 from relevance_gen.serve.adapters.openai.requests import EMPTY, SamplingRequest, read_as
 from relevance_gen.serve.adapters.shared import Operation
 from relevance_gen.serve.services.generation import GenerationTask
-from relevance_gen.types import MAX_SAMPLES, Completion, GenerationRequest, GenerationResponse
+from relevance_gen.types import (
+    MAX_SAMPLES,
+    Completion,
+    GenerationRequest,
+    GenerationResponse,
+    TokenLogprob,
+    TokenTexts,
+)
 from relevance_gen.wire import JsonObject
 
 _MAX_ECHO_CHARS = 1 << 20
@@ -205,3 +213,70 @@ class _CompletionEvents(ChoiceEvents):
         if response.token_texts is None or self._request.logprobs is None:
             return None
         return completion_logprobs(completion, response.token_texts, response.prompt_logprobs or ())
+
+
+def completion_logprobs(
+    completion: Completion, token_texts: TokenTexts, prompt_logprobs: Sequence[float | None]
+) -> JsonObject:
+    """Return a sample's log probabilities in the format of completions.
+
+    If `prompt_logprobs` are given, the prompt's tokens come first, and the sample's end-of-sequence
+    token is included, so that clients that score prompts can count from the end.
+
+    Returns:
+        Lists with an element for each token: ``tokens``, the texts; ``token_logprobs``, the log
+        probabilities; ``top_logprobs``, the log probabilities of the most likely tokens by their
+        texts; and ``text_offset``, the positions in the text. ``top_logprobs`` is None if they were
+        not requested.
+    """
+    n_prompt = len(token_texts.prompt)
+    prompt_alternatives = [None, *(token_texts.prompt_top_logprobs or (None,) * n_prompt)]
+    tokens = list(map(ScoredToken, token_texts.prompt, prompt_logprobs, prompt_alternatives))
+    tokens += sample_tokens(completion, token_texts, with_end=bool(prompt_logprobs))
+    top_logprobs = None
+    if completion.top_logprobs is not None:
+        top_logprobs = [_logprobs_by_text(scored.alternatives, token_texts) for scored in tokens]
+    return {
+        "tokens": [_token_text(token_texts.pieces[scored.token]) for scored in tokens],
+        "token_logprobs": [scored.logprob for scored in tokens],
+        "top_logprobs": top_logprobs,
+        "text_offset": _offsets(token_texts.pieces[scored.token] for scored in tokens),
+    }
+
+
+def _token_text(piece: bytes) -> str:
+    r"""Return the text of a token; for a part of a character ``bytes:\x…``, as OpenAI does."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def _logprobs_by_text(
+    alternatives: Sequence[TokenLogprob] | None, token_texts: TokenTexts
+) -> dict[str, float] | None:
+    """Return the log probability of each alternative token by its text.
+
+    Of alternatives with equal texts, the log probability of the most likely is returned. The result
+    is None if `alternatives` is None.
+    """
+    if alternatives is None:
+        return None
+    logprobs: dict[str, float] = {}
+    for alternative in alternatives:  # the most likely first
+        logprobs.setdefault(_token_text(token_texts.pieces[alternative.token]), alternative.logprob)
+    return logprobs
+
+
+def _offsets(pieces: Iterable[bytes]) -> list[int]:
+    """Return the position of each piece in the text, in characters.
+
+    A piece that begins inside a character has that character's position.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    offsets = []
+    n_chars = 0
+    for piece in pieces:
+        offsets.append(n_chars)
+        n_chars += len(decoder.decode(piece))
+    return offsets

@@ -45,10 +45,6 @@ def decode_reasoning(encoded: object) -> str:
         return ""
 
 
-def _encode_reasoning(reasoning: str) -> str:
-    return _ENCODED_PREFIX + base64.b64encode(reasoning.encode(errors="replace")).decode()
-
-
 class ItemEvents:
     """The events of one stream, or the whole response as one object.
 
@@ -160,7 +156,8 @@ class ItemEvents:
             case "reasoning":
                 item |= {"summary": [], "content": content}
                 if self._encodes_reasoning and content:
-                    item["encrypted_content"] = _encode_reasoning(part.text)
+                    encoded = base64.b64encode(part.text.encode(errors="replace")).decode()
+                    item["encrypted_content"] = _ENCODED_PREFIX + encoded
         return item
 
     def _item_ref(self, part: ContentPart) -> JsonObject:
