@@ -42,7 +42,7 @@ class ToolCallFormat:
         excluded_markers: a chat template that contains any of these does not.
         before_calls, between_calls, after_calls: the texts around and between all calls of a turn.
         before_name, before_arguments, after_arguments: the texts around the name and the arguments
-            of one call.
+            of one call; by default a JSON object with ``name`` and ``arguments``.
         alternative_openings: further texts of opening markers that the parser accepts and the
             renderer does not write.
         argument_tags: the tags around each argument, for families that do not write JSON. JSON is
@@ -55,9 +55,9 @@ class ToolCallFormat:
     before_calls: str = ""
     between_calls: str = ""
     after_calls: str = ""
-    before_name: str
-    before_arguments: str
-    after_arguments: str = ""
+    before_name: str = '{"name": "'
+    before_arguments: str = '", "arguments": '
+    after_arguments: str = "}"
     alternative_openings: tuple[str, ...] = ()
     argument_tags: ArgumentTags | None = None
     string_delimiter: str = ""
@@ -140,7 +140,6 @@ HERMES: Final = ToolCallFormat(
     excluded_markers=("<function=", "<arg_key>"),
     between_calls="\n",
     before_name='<tool_call>\n{"name": "',
-    before_arguments='", "arguments": ',
     after_arguments="}\n</tool_call>",
 )
 """The format of Qwen 2.5 and 3 and Hermes 2 Pro, which is also used for unknown model families."""
@@ -151,6 +150,7 @@ TOOL_CALL_FORMATS: Final = (
         template_markers=("<|channel|>", "functions."),
         before_name="<|channel|>commentary to=functions.",
         before_arguments=" <|constrain|>json<|message|>",
+        after_arguments="",
         alternative_openings=(
             "<|channel|>commentary to=functions.NAME<|constrain|>~json~<|message|>",
             "<|start|>~assistant~to=functions.NAME"
@@ -165,6 +165,7 @@ TOOL_CALL_FORMATS: Final = (
         template_markers=("[TOOL_CALLS]", "[ARGS]"),
         before_name="[TOOL_CALLS]",
         before_arguments="[ARGS]",
+        after_arguments="",
         alternative_openings=("[TOOL_CALLS]NAME[CALL_ID]ANY[ARGS]~",),
     ),
     # Mistral 7B v0.3 and later
@@ -173,9 +174,6 @@ TOOL_CALL_FORMATS: Final = (
         before_calls="[TOOL_CALLS] [",
         between_calls=", ",
         after_calls="]",
-        before_name='{"name": "',
-        before_arguments='", "arguments": ',
-        after_arguments="}",
         alternative_openings=("[TOOL_CALLS]NAME[ARGS]~",),
     ),
     # DeepSeek R1 and V3
@@ -203,9 +201,6 @@ TOOL_CALL_FORMATS: Final = (
         before_calls="<|tool_call|>[",
         between_calls=", ",
         after_calls="]",
-        before_name='{"name": "',
-        before_arguments='", "arguments": ',
-        after_arguments="}",
         alternative_openings=('<tool_call>[{"name": "NAME", "arguments": ',),
     ),
     HERMES,
@@ -213,9 +208,7 @@ TOOL_CALL_FORMATS: Final = (
     ToolCallFormat(
         template_markers=('"parameters"', "<|start_header_id|>"),
         between_calls="; ",
-        before_name='{"name": "',
         before_arguments='", "parameters": ',
-        after_arguments="}",
         alternative_openings=('<|python_tag|>{"name": "NAME", "arguments": ',),
     ),
     # Command R7B and A
@@ -226,7 +219,6 @@ TOOL_CALL_FORMATS: Final = (
         after_calls="\n]<|END_ACTION|>",
         before_name='{"tool_call_id": "0", "tool_name": "',
         before_arguments='", "parameters": ',
-        after_arguments="}",
         alternative_openings=(
             '<|START_ACTION|>[{"tool_call_id":"ANY","tool_name":"NAME","parameters":',
             '<|START_ACTION|>[{"tool_name":"NAME","parameters":',

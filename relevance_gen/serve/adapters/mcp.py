@@ -15,7 +15,11 @@ from relevance_gen.wire import JsonObject
 _SERVER_ERROR = -32000
 """JSON-RPC's first code for errors of a server."""
 _MAX_MESSAGE_BYTES = 4 << 20
-"""Maximum size of a message; the SDK accepts no larger ones."""
+"""Maximum size of a message; the SDK rejects larger messages."""
+
+_message_id = checks.Rule(
+    "a string or an integer", lambda value: isinstance(value, str) or checks.is_integer(value)
+)
 
 
 def read(body: object, headers: Iterable[tuple[bytes, bytes]]) -> Operation:
@@ -52,10 +56,8 @@ def _check_message(body: object) -> None:
     if not is_response:
         checks.string.check("method", body.get("method"))
     message_id = body.get("id", "")
-    is_unknown = message_id is None and is_response  # the response to an unreadable message
-    is_id = isinstance(message_id, str) or checks.is_integer(message_id)
-    if not is_id and not is_unknown:
-        raise InvalidRequestError.must_be("id", "a string or an integer", message_id)
+    if message_id is not None or not is_response:  # not the response to an unreadable message
+        _message_id.check("id", message_id)
     checks.an_object.check("params", body.get("params", {}))
 
 

@@ -34,7 +34,7 @@ from relevance_gen.serve.adapters.openai.requests import (
 )
 from relevance_gen.serve.adapters.shared import Operation, Problem, unsupported
 from relevance_gen.serve.services.generation import AS_MUCH_AS_FITS, GenerationTask
-from relevance_gen.types import Completion, ContentPart, GenerationResponse
+from relevance_gen.types import MAX_TOP_LOGPROBS, Completion, ContentPart, GenerationResponse
 from relevance_gen.wire import JsonObject
 
 _FIELD_NAMES = {
@@ -81,7 +81,7 @@ class ChatRequest(SamplingRequest):
     max_tokens: int | None = fields.optional(checks.integer(1))
     max_completion_tokens: int | None = fields.optional(checks.integer(1))
     logprobs: bool = fields.flag()
-    top_logprobs: int | None = fields.optional(requests.top_logprobs)
+    top_logprobs: int | None = fields.optional(checks.integer(0, MAX_TOP_LOGPROBS))
     chat_template_kwargs: JsonObject | None = fields.optional(checks.an_object)
     enable_thinking: bool | None = fields.optional(checks.flag)
     thinking_budget: int | None = fields.optional(checks.integer(0))

@@ -52,7 +52,7 @@ class CompletionRequest(SamplingRequest):
     prompt: Any
     max_tokens: int = fields.integer(0, default=16)
     max_completion_tokens: int | None = fields.optional(checks.integer(0))
-    logprobs: int | None = fields.optional(requests.top_logprobs)
+    logprobs: int | None = None
     echo: bool = fields.flag()
     best_of: int | None = fields.optional(checks.integer(1))
 

@@ -12,7 +12,7 @@ from relevance_gen import checks, fields, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.queue.request import GRAMMAR_FIELDS
 from relevance_gen.serve.adapters.shared import Problem, model_field, new_generation, unsupported
-from relevance_gen.types import MAX_SAMPLES, MAX_TOP_LOGPROBS, GenerationRequest
+from relevance_gen.types import MAX_SAMPLES, GenerationRequest
 from relevance_gen.wire import JsonObject
 
 ALIASES: Mapping[str, str] = {
@@ -77,8 +77,6 @@ REFUSED: Refused = {
 """Unsupported fields that would change the response, with the values that request nothing."""
 
 T = TypeVar("T")
-
-top_logprobs = checks.integer(0, MAX_TOP_LOGPROBS)
 
 
 @frozen(kw_only=True)
