@@ -164,6 +164,17 @@ def test_range_selects_numbers_within_bounds(values: list[Any], bounds: dict[str
     assert [result.original_index for result in results] == expected
 
 
+@pytest.mark.parametrize("comparison", ["ge", "eq", "$gte", ">="])
+def test_comparison_of_other_libraries_is_refused(comparison: str) -> None:
+    """A range with the names of another library raises an error that lists the names of bounds."""
+    chunks = [{"text": "cat", "metadata": {"year": 2020}}]
+    with pytest.raises(
+        InvalidRequestError, match="the bounds of a range are gt, gte, lt, lte"
+    ) as error:
+        search("cat", chunks, where={"year": {comparison: 2019}})
+    assert error.value.field == f"where.year.{comparison}"
+
+
 def test_range_compares_iso_dates() -> None:
     """Dates compare as strings; a longer time on a day is after the day."""
     days = ["2019-12-31", "2020-01-01", "2020-01-01T09:30:00Z", "2024-01-01"]

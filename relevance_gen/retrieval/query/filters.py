@@ -37,6 +37,9 @@ _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "lte": operator.le,
 }
 """The bounds of a range: greater than, at least, less than, at most."""
+_OTHER_COMPARISONS: Final = frozenset("eq ne ge le > >= < <=".split())
+"""Names of comparisons in other libraries. A mapping with such a key, or with a key that begins
+with ``$``, is read as a range, so that an error lists the names of bounds."""
 _MAX_LISTED_KEYS: Final = 20
 """Maximum number of keys that an error lists."""
 _MAX_COMPARED_KEYS: Final = 1000
@@ -173,7 +176,7 @@ class _AllowedValues:
             values = list(map(to_python_scalar, value))
         keys, keyless, bounds = set(), [], []
         for allowed in values:
-            if isinstance(allowed, Mapping) and not _COMPARISONS.keys().isdisjoint(allowed):
+            if isinstance(allowed, Mapping) and any(map(_is_comparison, allowed)):
                 bounds.append(_Bounds.read(f"where.{shorten(name)}", allowed))
                 continue
             key = comparison_key(allowed)
@@ -242,6 +245,12 @@ class _Bounds:
             if not _COMPARISONS[comparison](value, limit):
                 return False
         return True
+
+
+def _is_comparison(key: object) -> bool:
+    """Return whether a key of a mapping is the name of a comparison, here or in other libraries."""
+    is_known = key in _COMPARISONS or key in _OTHER_COMPARISONS
+    return is_known or (isinstance(key, str) and key.startswith("$"))
 
 
 def _compared_type(value: object) -> type | None:
