@@ -337,7 +337,9 @@ def office_parts(archive: Archive) -> Iterator[tuple[PartLocation, str]]:
         strings = _shared_strings(archive)
         for sheet in archive.ordered_members("xl/workbook.xml", "sheet"):
             if sheet.member.startswith("xl/worksheets/"):  # other sheets are charts
-                yield {"sheet": sheet.name}, _sheet_text(archive, sheet.member, strings)
+                parser = _SheetParser(archive, strings)
+                archive.parse(sheet.member, parser.start, parser.end, parser.data)
+                yield {"sheet": sheet.name}, "\n".join(parser.rows)
     elif "content.xml" in archive:
         yield {}, archive.text("content.xml", _PARAGRAPHS)
     else:
@@ -370,26 +372,16 @@ def _shared_strings(archive: Archive) -> list[str]:
     return strings
 
 
-def _sheet_text(archive: Archive, member: str, strings: list[str]) -> str:
-    """Return the rows of the sheet in an archive's member as lines of text.
-
-    `strings` has the shared strings of the workbook, to which cells refer.
-    Numbers and dates are written as they are stored: a date is a number of days.
-    """
-    parser = _SheetParser(archive, strings)
-    archive.parse(member, parser.start, parser.end, parser.data)
-    return "\n".join(parser.rows)
-
-
 @define
 class _SheetParser:
     """Collects the rows of a sheet.
 
-    The first row with several cells is a header row if all its cells contain text.
+    The first row with several cells is a header row if all its cells contain text. Numbers and
+    dates are written as they are stored: a date is a number of days.
 
     Attributes:
         archive: the archive whose `Archive.charge` counts the characters of the rows.
-        strings: the shared strings of the workbook.
+        strings: the shared strings of the workbook, to which cells refer.
         rows: the line of text of each row; "" for an empty row.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -377,12 +378,15 @@ class Walker:
         return tuple(extended)
 
     def _read_patterns(self, folder: str, name: str) -> PatternList:
-        """Read an ignore file, and return its patterns.
+        """Read an ignore file, and return its patterns; none if it cannot be read.
 
         If its content has not changed since the previous walk, the same object is returned again.
         """
         path = os.path.join(folder, name)
-        content = _read_ignore_file(path)
+        content = b""
+        # Like git, ignore errors.
+        with suppress(OSError), open(open_regular_file(path, follow=True), "rb") as file:
+            content = file.read(MAX_IGNORE_FILE_BYTES)
         patterns = self._previous_patterns.get((path, content))
         if patterns is None:
             lines = content.decode("utf-8-sig", "surrogateescape").split("\n")[:MAX_PATTERNS]
@@ -427,15 +431,3 @@ def open_regular_file(path: str, *, follow: bool) -> int:
         os.close(descriptor)
         raise OSError(None, "is not a regular file")
     return descriptor
-
-
-def _read_ignore_file(path: str) -> bytes:
-    """Return the first `MAX_IGNORE_FILE_BYTES` of an ignore file; b"" if it cannot be read.
-
-    Like git, it ignores the error.
-    """
-    try:
-        with open(open_regular_file(path, follow=True), "rb") as file:
-            return file.read(MAX_IGNORE_FILE_BYTES)
-    except OSError:
-        return b""
