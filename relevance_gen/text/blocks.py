@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from relevance_gen.arrays import Offsets, unique
+from relevance_gen.arrays import Offsets, bounds_of, unique
 from relevance_gen.text.scripts import PAIRED, TRIPLED
 
 BLOCK_CHARS: Final = 1 << 18
@@ -99,11 +99,10 @@ def batch_by_size(
         batch_chars: maximum number of characters of a batch of several texts.
         max_texts: maximum number of texts in a batch.
     """
-    ends = np.cumsum(n_chars + 1)
+    bounds = bounds_of(n_chars + 1)
     start = 0
     while start < n_chars.size:
-        n_before = int(ends[start - 1]) if start else 0
-        end = int(ends.searchsorted(n_before + batch_chars, "right"))
+        end = int(bounds.searchsorted(bounds[start] + batch_chars, "right")) - 1
         end = min(max(end, start + 1), start + max_texts)
         yield start, end
         start = end
