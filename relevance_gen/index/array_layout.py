@@ -65,7 +65,6 @@ class ArraySpec:
         rule: checks the elements; None if every value is valid.
         refers_to: the axis into which the elements are offsets or ordinals; "" for none.
         is_bounds: whether the array has one element more than the axis has items.
-        is_stored: whether a saved file contains the array.
     """
 
     name: str
@@ -75,7 +74,6 @@ class ArraySpec:
     rule: _Rule | None = None
     refers_to: str = ""
     is_bounds: bool = False
-    is_stored: bool = True
 
     @property
     def owner_path(self) -> str:
@@ -88,7 +86,7 @@ class ArraySpec:
         return self.path.rpartition(".")[2]
 
 
-_SPECS: Final = (
+STORED: Final = (
     ArraySpec("text", "u1", "byte of text"),
     ArraySpec("text_end", "<i8", "chunk", rule=_are_ends, refers_to="byte of text"),
     ArraySpec("metadata", "u1", "byte of metadata"),
@@ -130,26 +128,23 @@ _SPECS: Final = (
     ArraySpec("vectors", "<f2", "component of a vector", "passages.vectors"),
     ArraySpec("title_hashes", "<u8", "chunk", "title_hashes"),
     ArraySpec("title_sizes", "<u4", "chunk", "title_sizes"),
-    ArraySpec("live", "?", "chunk", "postings.live", is_stored=False),
 )
-
-STORED: Final = tuple(spec for spec in _SPECS if spec.is_stored)
 """The specifications of the arrays that a saved file contains."""
 TYPES: Final = {spec.name: spec.type for spec in STORED}
 """The arrays of a file, in their order, and their types."""
 CHUNK_ATTRIBUTES: Final = tuple(
-    spec.attribute for spec in _SPECS if spec.axis == "chunk" and spec.path and not spec.owner_path
+    spec.attribute for spec in STORED if spec.axis == "chunk" and spec.path and not spec.owner_path
 )
 """The attributes of a segment that have one element for each chunk."""
 
 
 def arrays_of(segment: object) -> Iterator[tuple[str, Array]]:
-    """Yield for each array of a segment the name of the array in a file, and the array.
+    """Yield for each stored array of a segment the name of the array in a file, and the array.
 
     The texts, metadata and titles of the chunks are not included. Arrays that the segment lacks,
     such as vectors, are skipped.
     """
-    for spec in _SPECS:
+    for spec in STORED:
         if not spec.path:
             continue
         owner = attrgetter(spec.owner_path)(segment) if spec.owner_path else segment

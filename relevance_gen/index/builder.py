@@ -20,6 +20,7 @@ from relevance_gen.arrays import (
     Floats,
     Ids,
     Offsets,
+    bounds_of,
     find,
     find_all,
     inverse,
@@ -135,8 +136,8 @@ def build(
             norms[chunk_ords] = formulas.norms(word_squares, number_squares)
         else:
             tf = counts.tf.astype(np.uint32)
-            words = np.delete(np.arange(tf.size), numbers)
-            pieces.append(_PieceCounts(counts.ids[words], tf[words]))
+            word_ids = np.delete(counts.ids, numbers)
+            pieces.append(_PieceCounts(word_ids, np.delete(tf, numbers)))
             number_pieces.append(_PieceCounts(counts.ids[numbers], tf[numbers]))
             if block.is_last:
                 word_squares = _square_sum(pieces)
@@ -195,12 +196,9 @@ def _sum_ids(tokens: Occurrences) -> Ids:
 
     The hash of a chunk is computed from this sum, so that it does not depend on the terms' order.
     """
-    sums = np.zeros(tokens.counts.size, np.uint64)
-    rows = np.flatnonzero(tokens.counts)
-    if rows.size:
-        starts = starts_of(tokens.counts)[rows]
-        sums[rows] = np.add.reduceat(tokens.ids, starts)
-    return sums
+    totals = np.zeros(tokens.ids.size + 1, np.uint64)
+    np.cumsum(tokens.ids, out=totals[1:])
+    return np.diff(totals[bounds_of(tokens.counts)])
 
 
 def _square_sum(pieces: Sequence[_PieceCounts]) -> Floats:
@@ -353,7 +351,7 @@ def _merge_passages(
         if segment.passages is None:
             return None
         parts.append(segment.passages.take(chunk_ords))
-    return Passages.concat(parts).take(order) if parts else None
+    return Passages.concat(parts).take(order)
 
 
 def merge_tiered(segments: list[Segment]) -> list[Segment]:

@@ -9,7 +9,6 @@ are a hash of the first letters; see `relevance_gen.text.term_hashes`.
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -141,8 +140,8 @@ class Lexicon:
     def cache_stems(self) -> None:
         """Compute and cache the stems of all terms; otherwise queries compute those they need."""
         stems = self._hash_stems(0, self.size)
-        for bucket, (low, high) in enumerate(itertools.pairwise(self._bucket_bounds)):
-            self._stems[bucket] = stems[low:high]
+        stems_of_buckets = np.split(stems, self._bucket_bounds[1:-1])
+        self._stems.update(enumerate(stems_of_buckets))
 
     def _hash_stems(
         self,
@@ -364,7 +363,7 @@ class Lexicon:
         """
         first = self.spelling_first[term_ords]
         n_bytes = self.spelling_first[term_ords + 1] - first - 1
-        lead = self.spelling[first] if term_ords.size else np.zeros(0, np.uint8)
+        lead = self.spelling[first]
         n_bytes[(lead >= FIRST_NGRAM_LEAD) & (lead <= TRIPLE_LEAD)] = 0
         letters = self.spelling[arrays.ragged_ranges(first, n_bytes + 1)]
         # Spellings that were cut to nothing need a line end, too.

@@ -127,6 +127,7 @@ class Passages:
         counts = []  # number of passages of each chunk
         row_of: dict[str, int] = {}  # row of each distinct passage
         rows = []  # row of each passage
+        first_chunks = []  # for each distinct passage, the index of the first chunk that has it
         for index, text in enumerate(texts):
             title_line = _title_line((titles or {}).get(index, ""), encoder)
             passage_spans = _passage_spans(text, title_line, encoder)
@@ -134,24 +135,24 @@ class Passages:
             counts.append(len(passage_spans))
             for start, end in passage_spans:
                 passage = title_line + text[start:end]
-                rows.append(row_of.setdefault(passage, len(row_of)))
+                if passage not in row_of:
+                    row_of[passage] = len(row_of)
+                    first_chunks.append(index)
+                rows.append(row_of[passage])
+        first_chunks.append(len(texts))
         first = np.cumsum([0, *counts])
-        row = np.array(rows, np.int64)
-        max_row = np.maximum.accumulate(row)
         unique_passages = list(row_of)
         batches = []
         for batch_slice in batch_slices(len(unique_passages), _ENCODE_BATCH):
             batch = unique_passages[batch_slice]
             batches.append(_encode(encoder, batch, "passage"))
             if progress is not None:
-                n_encoded = batch_slice.start + len(batch)
-                n_passages_done = int(np.searchsorted(max_row, n_encoded))
-                n_chunks_done = int(np.searchsorted(first, n_passages_done, "right")) - 1
-                progress(n_chunks_done, len(texts))
+                # All chunks are done before the first chunk that has the next passage.
+                progress(first_chunks[batch_slice.start + len(batch)], len(texts))
         vectors = np.concatenate(batches) if batches else np.zeros((0, 0), np.float16)
         bounds_of_passages = np.array(bounds, np.int64).reshape(-1, 2)
         starts, ends = bounds_of_passages.T.copy()
-        return cls(first, starts, ends, vectors[row])
+        return cls(first, starts, ends, vectors[np.array(rows, np.int64)])
 
     @classmethod
     def concat(cls, parts: Sequence[Passages]) -> Passages:
@@ -200,7 +201,7 @@ class Passages:
             vectors = self.vectors[rows[batch]].astype(np.float64)
             cosines[batch] = vectors @ query_vector
         first = starts_of(counts)
-        best = np.maximum.reduceat(cosines, first) if chunk_ords.size else np.zeros(0)
+        best = np.maximum.reduceat(cosines, first)
         is_best = cosines == np.repeat(best, counts)
         best_index = np.flatnonzero(is_best)
         # The first best passage of each chunk.

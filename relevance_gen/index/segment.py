@@ -258,7 +258,9 @@ class Segment:
     @functools.cached_property
     def array_bytes(self) -> int:
         """Bytes of all arrays of the segment, without texts, titles and metadata."""
-        return sum(array.nbytes for _, array in array_layout.arrays_of(self))
+        n_bytes = sum(array.nbytes for _, array in array_layout.arrays_of(self))
+        live = self.postings.live
+        return n_bytes if live is None else n_bytes + live.nbytes
 
     def token_sequences(self, chunk_ords: Offsets) -> TokenSequences:
         """Return the terms of the chunks with these ordinals, in text order."""

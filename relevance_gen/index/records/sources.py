@@ -101,10 +101,8 @@ class Records:
         titles: dict[int, str] = {}
         positions: list[int] = []
         n_bytes = 0
-        lacks_title = self.title not in (
-            "",
-            "title",
-        )  # whether no record so far has the named field
+        # Whether no record so far has the named field.
+        lacks_title = self.title not in ("", "title")
         last_mapping = None
         for location, record in self._records():
             if lacks_title and isinstance(record, Mapping):
