@@ -12,7 +12,7 @@ from typing import IO, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from relevance_gen.documents.charset import FALLBACK_ENCODING, PROBED_BYTES, encoding_of
 from relevance_gen.documents.extraction import BINARY, MAX_BYTES, Extracted
@@ -203,16 +203,18 @@ def _start_of_line(block: str, n_newlines: int) -> int:
     return start
 
 
-def read_lines(
-    file: IO[bytes], first_line: int, last_line: int | None, max_chars: int
-) -> LineReader | None:
-    """Read a range of lines of a text file block by block, in memory bounded by `max_chars`.
+def read_lines(file: IO[bytes], requested: LineReader) -> LineReader | None:
+    """Read a range of lines of a text file block by block, in memory bounded by its `max_chars`.
 
     Lines beyond `max_chars` characters are left out. The rest of the file is read to count its
     lines.
 
+    Args:
+        file: the file.
+        requested: a reader of the range, which has read nothing; it is not changed.
+
     Returns:
-        The lines; None if the file is binary.
+        A copy of `requested` that has read the file; None if the file is binary.
 
     Raises:
         RequestCancelledError: the request was cancelled.
@@ -222,13 +224,13 @@ def read_lines(
     if encoding is None:
         return None
     try:
-        return _decode_lines(file, encoding, LineReader(first_line, last_line, max_chars))
+        return _decode_lines(file, encoding, requested)
     except UnicodeDecodeError:
-        reader = LineReader(first_line, last_line, max_chars)
-        return _decode_lines(file, FALLBACK_ENCODING, reader)
+        return _decode_lines(file, FALLBACK_ENCODING, requested)
 
 
-def _decode_lines(file: IO[bytes], encoding: str, reader: LineReader) -> LineReader:
+def _decode_lines(file: IO[bytes], encoding: str, requested: LineReader) -> LineReader:
+    reader = evolve(requested)
     file.seek(0)
     errors = "strict" if encoding == "utf-8" else "replace"
     decoder = codecs.getincrementaldecoder(encoding)(errors)

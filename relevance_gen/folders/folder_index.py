@@ -22,7 +22,6 @@ from attrs import asdict, evolve
 
 import relevance_gen
 from relevance_gen import checks, forks
-from relevance_gen.checks import as_texts
 from relevance_gen.documents.extraction import unavailable_reason
 from relevance_gen.documents.globs import paths_matching
 from relevance_gen.documents.reading import chunk_title
@@ -234,7 +233,7 @@ class FolderIndex(BaseIndex):
         Raises:
             InvalidRequestError: a pattern is invalid.
         """
-        return list(paths_matching(as_texts(glob), self.snapshot().files))
+        return list(paths_matching(checks.as_texts(glob), self.snapshot().files))
 
     def read(
         self,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Final
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from relevance_gen.documents import extraction, isolation
 from relevance_gen.documents.charset import PROBED_BYTES
@@ -165,15 +165,11 @@ class FolderReader:
         The documents that are being parsed are limited in number and total size; finished documents
         do not count.
         """
-        if self._is_full():  # checking all documents each time would take longer than parsing them
-            self._unfinished = [
-                document for document in self._unfinished if not document.extraction_future.done()
-            ]
-        return not self._is_full()
-
-    def _is_full(self) -> bool:
+        self._unfinished = [
+            document for document in self._unfinished if not document.extraction_future.done()
+        ]
         n_bytes = sum(document.n_bytes for document in self._unfinished)
-        return len(self._unfinished) >= _MAX_DOCUMENTS or n_bytes >= _MAX_DOCUMENT_BYTES
+        return len(self._unfinished) < _MAX_DOCUMENTS and n_bytes < _MAX_DOCUMENT_BYTES
 
     def _collect(
         self,
@@ -194,12 +190,16 @@ class FolderReader:
         return unfinished
 
 
-def read_lines(
-    path: str, first_line: int, last_line: int | None, max_chars: int, *, follow: bool
-) -> LineReader:
+def read_lines(path: str, requested: LineReader, *, follow: bool) -> LineReader:
     """Return a range of lines of a file; a document is parsed in an isolated process.
 
-    At most `max_chars` characters of the lines are held. `last_line` None means the last line.
+    Args:
+        path: the file.
+        requested: a reader of the range, which has read nothing; it is not changed.
+        follow: whether to follow a symbolic link.
+
+    Returns:
+        A copy of `requested` that has read the file.
 
     Raises:
         InvalidRequestError: the file cannot be read.
@@ -213,9 +213,9 @@ def read_lines(
                 reserve("body_byte", os.fstat(file.fileno()).st_size // _BYTES_PER_UNIT)
                 content = beginning + file.read(extraction.MAX_BYTES)
                 if extraction.needs_parser(path, content):
-                    return _document_lines(path, content, first_line, last_line, max_chars)
+                    return _document_lines(path, content, requested)
             file.seek(0)
-            lines = files_module.read_lines(file, first_line, last_line, max_chars)
+            lines = files_module.read_lines(file, requested)
     except OSError as error:
         raise InvalidRequestError(error.strerror or str(error)) from None
     if lines is None:
@@ -224,9 +224,7 @@ def read_lines(
     return lines
 
 
-def _document_lines(
-    path: str, content: bytes, first_line: int, last_line: int | None, max_chars: int
-) -> LineReader:
+def _document_lines(path: str, content: bytes, requested: LineReader) -> LineReader:
     future = isolation.POOL.submit(path, content)
     while not future.done():
         raise_if_cancelled()
@@ -234,6 +232,6 @@ def _document_lines(
     extracted = future.result()
     if extracted.warning is not None and not extracted.parts:
         raise InvalidRequestError(extracted.warning)
-    lines = LineReader(first_line, last_line, max_chars)
+    lines = evolve(requested)
     lines.add("\n".join(text for _, text in extracted.parts))
     return lines

@@ -14,7 +14,7 @@ from relevance_gen.arrays import Flags, Offsets, bounds_of, concat, ragged_range
 from relevance_gen.checks import check_integer
 from relevance_gen.errors import InvalidRequestError, did_you_mean
 from relevance_gen.folders.file_ranking import FileRanking
-from relevance_gen.folders.files import FileRecord, Skipped
+from relevance_gen.folders.files import FileRecord, LineReader, Skipped
 from relevance_gen.folders.reader import read_lines
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.retrieval.base_index import BaseIndex
@@ -69,8 +69,8 @@ class FolderSnapshot(BaseIndex):
     files: Mapping[str, FileRecord] = field(repr=False)
     root: str
     follow: bool
-    shown_as: str = ""
-    by_file: bool = True
+    shown_as: str
+    by_file: bool
     skipped: Skipped = field(factory=Skipped)
     paths: Sequence[str] = field(init=False, repr=False)
     bounds: Offsets = field(init=False, repr=False)
@@ -143,9 +143,10 @@ class FolderSnapshot(BaseIndex):
         first_line = check_integer("first_line", first_line, 1)
         if last_line is not None:
             last_line = check_integer("last_line", last_line, first_line)
+        requested = LineReader(first_line, last_line, max_chars)
         real = os.path.join(self.root, path)
         try:
-            lines = read_lines(real, first_line, last_line, max_chars, follow=self.follow)
+            lines = read_lines(real, requested, follow=self.follow)
         except InvalidRequestError as error:
             raise InvalidRequestError(f"cannot be read: {path} {error.rule}", "path") from None
         check_integer("first_line", first_line, 1, max(lines.n_lines, 1))

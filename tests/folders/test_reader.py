@@ -18,7 +18,7 @@ from relevance_gen.documents.extraction import Extracted
 from relevance_gen.documents.isolation import DocumentPool
 from relevance_gen.errors import InvalidRequestError, RequestCancelledError
 from relevance_gen.folders import files as files_module
-from relevance_gen.folders.files import FileRecord, read_lines
+from relevance_gen.folders.files import FileRecord, LineReader, read_lines
 from relevance_gen.folders.folder_index import FolderIndex
 from relevance_gen.folders.reader import STILL_BEING_READ
 from relevance_gen.request_scope import budget_scope, cancel_scope
@@ -178,7 +178,7 @@ def test_read_lines_equals_split_of_whole_text(
     whole = decode(content)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files_module, "_BLOCK_BYTES", block_bytes)
-        lines = read_lines(io.BytesIO(content), first_line, last_line, 1000)
+        lines = read_lines(io.BytesIO(content), LineReader(first_line, last_line, 1000))
     if whole is None:
         assert lines is None
         return
