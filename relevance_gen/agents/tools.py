@@ -82,11 +82,10 @@ def _text(purpose: str, default: Any = attrs.NOTHING) -> Any:
 
 
 def _number(purpose: str, default: int, low: int, high: int) -> Any:
-    limits = {"minimum": low, "maximum": high}
     return field(
         default=default,
         validator=checks.integer(low, high),
-        metadata={"purpose": purpose, "limits": limits},
+        metadata={"purpose": purpose, "limits": {"minimum": low, "maximum": high}},
     )
 
 
