@@ -267,7 +267,7 @@ def _move_to_user_messages(messages: Messages, omitted: Collection[int]) -> list
         if message["role"] == "user" and isinstance(message.get("content"), str | list)
     ]
     before: defaultdict[int, str] = defaultdict(str)
-    after: defaultdict[int, str] = defaultdict(str)
+    after_last_user = ""
     for index in omitted:
         text = "\n".join(message_texts(messages[index]))
         if not user_indices:
@@ -278,13 +278,14 @@ def _move_to_user_messages(messages: Messages, omitted: Collection[int]) -> list
             )
         next_user = next((user for user in user_indices if user > index), None)
         if next_user is None:
-            after[user_indices[-1]] += f"\n\n{text}"
+            after_last_user += f"\n\n{text}"
         else:
             before[next_user] += f"{text}\n\n"
     moved: list[ChatMessage] = []
     for index, message in enumerate(messages):
         if index in user_indices:
-            content = _surround(before[index], message["content"], after[index])
+            after = after_last_user if index == user_indices[-1] else ""
+            content = _surround(before[index], message["content"], after)
             moved.append({**message, "content": content})
         elif index not in omitted:
             moved.append(message)

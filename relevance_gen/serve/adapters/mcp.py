@@ -42,8 +42,7 @@ def read(body: object, headers: Iterable[tuple[bytes, bytes]]) -> Operation:
     if len(content) > _MAX_MESSAGE_BYTES:
         rule = f"the message must have at most {_MAX_MESSAGE_BYTES:,} bytes"
         raise TooLargeError(rule, got=f"{len(content):,}")
-    message = Message(lower_headers, content, index)
-    return message, lambda reply: reply.body
+    return Message(lower_headers, content, index), lambda reply: reply.body
 
 
 def _check_message(body: object) -> None:

@@ -49,20 +49,20 @@ _MESSAGE_FIELDS: Mapping[str, Mapping[str, str]] = {
 """Role to the further fields of its messages, with their names in chat templates."""
 _DEFAULT_OPTIONS: JsonObject = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 """Ollama's default options, without its repetition penalty."""
-_OPTION_FIELDS = {
-    "frequency_penalty": "frequency_penalty",
-    "min_p": "min_p",
-    "presence_penalty": "presence_penalty",
-    "repeat_penalty": "repetition_penalty",
-    "stop": "stop",
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-}
-"""Options to fields of `GenerationRequest`."""
-_FIELD_NAMES = {name: f"options.{option}" for option, name in _OPTION_FIELDS.items()} | {
+_OPTIONS = (
+    "frequency_penalty",
+    "min_p",
+    "presence_penalty",
+    "stop",
+    "temperature",
+    "top_k",
+    "top_p",
+)
+"""Options that `GenerationRequest` has under the same name."""
+_FIELD_NAMES = {name: f"options.{name}" for name in _OPTIONS} | {
     "json_schema": "format",
     "max_tokens": "options.num_predict",
+    "repetition_penalty": "options.repeat_penalty",
     "seed": "options.seed",
 }
 """Fields of `GenerationRequest` to the client's names of them."""
@@ -142,12 +142,13 @@ class OllamaRequest(OllamaShowRequest):
         n_predict = options.get("num_predict", -1)
         max_tokens = checks.check_integer("options.num_predict", n_predict, -2)
         seed = checks.check_integer("options.seed", options.get("seed", -1), -(1 << 63))
-        fields = {name: options.get(option) for option, name in _OPTION_FIELDS.items()}
+        fields = {name: options.get(name) for name in _OPTIONS}
         return new_generation(
             _FIELD_NAMES,
             text,
             max_tokens=max_tokens if max_tokens > 0 else AS_MUCH_AS_FITS,
             seed=seed if seed >= 0 else None,
+            repetition_penalty=options.get("repeat_penalty"),
             json_schema=self._schema(),
             **fields,
         )
@@ -353,9 +354,12 @@ def read_chat(body: object) -> Operation:
     """Check a ``POST /api/chat`` body; return its task and the writer of the response."""
     request = read_lenient(OllamaChatRequest, body, _REFUSED_FIELDS)
     messages = _messages(request.messages)
-    generation = request.generation()
-    conversation = request.conversation(messages, request.tools)
-    return request.operation(generation, "messages", conversation, has_prompt=bool(messages))
+    return request.operation(
+        request.generation(),
+        "messages",
+        request.conversation(messages, request.tools),
+        has_prompt=bool(messages),
+    )
 
 
 def read_generate(body: object) -> Operation:

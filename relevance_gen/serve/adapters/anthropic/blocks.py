@@ -383,8 +383,12 @@ def _block(part: ContentPart) -> JsonObject:
         case "reasoning":
             return {"type": "thinking", "thinking": part.text, "signature": ""}
         case "tool_call":
-            arguments = parse_arguments(part.text) or {}
-            return {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
+            return {
+                "type": "tool_use",
+                "id": part.id,
+                "name": part.name,
+                "input": parse_arguments(part.text) or {},
+            }
 
 
 def _usage(response: GenerationResponse) -> dict[str, int]:

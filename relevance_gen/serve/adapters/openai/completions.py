@@ -72,9 +72,10 @@ def read(body: object) -> Operation:
     are_tokens = isinstance(prompts[0], list)
     _check_options(request, prompts)
     max_tokens = request.max_new_tokens
-    generation = request.generation(max(1, max_tokens), request.logprobs, names)
-    scores_prompt = request.echo and request.logprobs is not None
-    generation = attrs.evolve(generation, prompt_logprobs=scores_prompt)
+    generation = attrs.evolve(
+        request.generation(max(1, max_tokens), request.logprobs, names),
+        prompt_logprobs=request.echo and request.logprobs is not None,
+    )
     _check_size(request, prompts, generation)
     task = GenerationTask(
         tuple(generation if are_tokens else _with_prompt(generation, text) for text in prompts),
