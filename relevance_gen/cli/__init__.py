@@ -47,23 +47,39 @@ def main(
             are parsed, and before the command runs.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdout is None and arguments[:1] != ["serve"]:
+        sys.stderr.write(f"{PROGRAM}: standard output is closed; redirect it to a file\n")
+        return FAILED
     if isinstance(sys.stdout, io.TextIOWrapper):  # the encoding may lack some characters
         sys.stdout.reconfigure(errors="replace")
     try:
         command = _parse_command(arguments)
         when_loaded()
         status = command()
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except RelevanceGenError as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
         return FAILED
     except BrokenPipeError:
-        # Python flushes stdout when it exits, which must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return BROKEN_PIPE
+    except OSError as error:  # above all, the device of standard output is full
+        _discard_output()
+        name = f": {error.filename}" if error.filename else ""
+        sys.stderr.write(f"{PROGRAM}: {error.strerror or error}{name}\n")
+        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     return status
+
+
+def _discard_output() -> None:
+    """Send standard output to the null device.
+
+    Python flushes it when it exits, which must not fail again.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parse_command(arguments: list[str]) -> Callable[[], int]:

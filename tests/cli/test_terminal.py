@@ -146,6 +146,27 @@ def test_broken_pipe_is_quiet(folder: Path) -> None:
     process.stderr.close()
 
 
+@pytest.mark.parametrize(
+    ("redirection", "message"),
+    [
+        (">/dev/full", "relevance-gen: No space left on device\n"),
+        (">&-", "relevance-gen: standard output is closed; redirect it to a file\n"),
+    ],
+)
+def test_output_that_cannot_be_written_is_an_error(
+    folder: Path, redirection: str, message: str
+) -> None:
+    """A full device or a closed output is reported in one line, with status 2 and not 1."""
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", *command("search", "apple")],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (2, message)
+
+
 def test_interrupt_is_quiet(folder: Path) -> None:
     """Ctrl-C ends the command with status 130 and without a traceback."""
     os.mkfifo("pipe")
