@@ -45,6 +45,7 @@ class FileReader:
     n_bytes: int = field(default=0, init=False)
     path: str = field(default="", init=False)
     _n_skipped: Counter[tuple[str, str]] = field(factory=Counter, init=False)
+    _read_paths: set[str] = field(factory=set, init=False)  # real paths of the files that were read
 
     @property
     def progress(self) -> str:
@@ -54,7 +55,8 @@ class FileReader:
     def read(self, paths: Iterable[str]) -> Iterator[Chunk]:
         """Yield the chunks of files, and of the files that the walker finds in folders.
 
-        At the end, `warn` receives the numbers of skipped files.
+        A file that several paths select is read once. At the end, `warn` receives the numbers of
+        skipped files.
         """
         for path in paths:
             if path != STDIN and os.path.isdir(path):
@@ -69,6 +71,10 @@ class FileReader:
 
     def _read(self, path: str, *, is_named: bool) -> Iterator[Chunk]:
         self.path = path
+        real_path = path if path == STDIN else os.path.realpath(path)
+        if real_path in self._read_paths:
+            return
+        self._read_paths.add(real_path)
         try:
             content = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
         except (OSError, ValueError) as error:

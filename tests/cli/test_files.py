@@ -118,6 +118,16 @@ def test_search_reports_skipped_files(
     ]
 
 
+@pytest.mark.parametrize("paths", [["fruit.txt", "."], ["fruit.txt", "./fruit.txt"]])
+def test_file_of_several_paths_is_read_once(
+    paths: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that is named twice, or named and in a named folder, has its passages once."""
+    assert main(["search", "bananas", *paths, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["results"]
+    assert [result["metadata"]["path"] for result in found] == ["fruit.txt"]
+
+
 def test_options_filter_files_of_folders(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """File options filter the files of folders; files named explicitly are always searched."""
     for name in ("a.py", "b.md", "c.log", ".hidden"):
