@@ -158,7 +158,7 @@ def test_output_that_cannot_be_written_is_an_error(
 ) -> None:
     """A full device or a closed output is reported in one line, with status 2 and not 1."""
     done = subprocess.run(
-        ["sh", "-c", f'exec "$@" {redirection}', "sh", *command("search", "apple")],
+        ["/bin/sh", "-c", f'exec "$@" {redirection}', "sh", *command("search", "apple")],
         capture_output=True,
         text=True,
         env=ENVIRONMENT,
