@@ -99,15 +99,16 @@ def parse_pattern(line: str) -> GlobPattern | None:
         The pattern; None for a comment, a blank line, or a pattern that is invalid, too long or has
         too many wildcards.
     """
-    if _is_too_long(line):
+    if _is_too_long(line) or line.startswith("#"):
         return None
-    line = line.removesuffix("\r")
-    if not line.endswith("\\ "):
-        line = line.rstrip()
-    if line.startswith("#"):
-        return None
-    is_negated = line.startswith("!")
-    anchored = line.removeprefix("!")
+    return _compile(line.removeprefix("!"), is_negated=line.startswith("!"))
+
+
+def _compile(pattern: str, *, is_negated: bool) -> GlobPattern | None:
+    """Compile a pattern without its ``!``; None if it is blank or invalid."""
+    anchored = pattern.removesuffix("\r")
+    if not anchored.endswith("\\ "):
+        anchored = anchored.rstrip()
     body = anchored.removesuffix("/")
     has_path = "/" in body
     segments = body.removeprefix("/").split("/")
@@ -145,8 +146,7 @@ def _parse_glob(glob: str) -> GlobPattern:
         limits = f"{MAX_PATTERN_CHARS:,} characters and {MAX_PATTERN_WILDCARDS} wildcards"
         raise InvalidRequestError(f"must have at most {limits}", "glob", describe(glob))
     name = glob.removeprefix("!")
-    escaped = "\\" + name if name.startswith(("!", "#")) else name
-    pattern = parse_pattern(escaped if glob.startswith("!") else "!" + escaped)
+    pattern = _compile(name, is_negated=not glob.startswith("!"))
     if pattern is None or not name.strip("/ "):
         raise InvalidRequestError.must_be("glob", "a pattern as in .gitignore", glob)
     return pattern

@@ -110,6 +110,13 @@ def test_glob_above_limits_is_refused(glob: str) -> None:
     assert parse_pattern(glob[: MAX_PATTERN_CHARS // 10]) is not None
 
 
+@pytest.mark.parametrize("glob", ["a" * MAX_PATTERN_CHARS, "!" + "a" * (MAX_PATTERN_CHARS - 1)])
+def test_glob_of_maximum_length_is_accepted(glob: str) -> None:
+    """A glob of as many characters as the limit selects or excludes the path that it spells."""
+    name = glob.removeprefix("!")
+    assert list(paths_matching([glob], [name, "b"])) == ["b" if "!" in glob else name]
+
+
 def test_paths_matching_cancelled_request_raises() -> None:
     """Matching many paths ends when the request is cancelled."""
     with cancel_scope(lambda: False), pytest.raises(RequestCancelledError):
