@@ -33,6 +33,8 @@ _SEGMENT_TOKEN: Final = re.compile(r"[*?]|\[([!^]?+)(.[^\]]*)\]|(?:\\|(?![\[\\])
 """Matches a wildcard, a character class with its negation and its characters, or a character that
 can be escaped. Does not match a bracket that is not closed, nor a backslash at the end.
 """
+_CLASS_ITEM: Final = re.compile("(.)-(.)|(.)", re.DOTALL)
+"""Matches a range of a character class, or a single character."""
 _FOLDER_LOOP: Final = "(?:[^/]++/)*?"
 """A regular expression that matches as few folders as possible, with their slashes."""
 
@@ -237,7 +239,7 @@ def _literals_between_stars(segment: str) -> list[str]:
         if char:
             literals[-1] += re.escape(char)
         elif class_chars:
-            escaped = re.sub(r"([\\\[\]^&~|])", r"\\\1", class_chars)
+            escaped = _CLASS_ITEM.sub(_escape_class_item, class_chars)
             caret = "^" if negation else ""
             literals[-1] += f"(?!/)[{caret}{escaped}]"  # never matches a slash
         elif token[0] == "?":
@@ -245,3 +247,9 @@ def _literals_between_stars(segment: str) -> list[str]:
         else:
             literals.append("")
     return literals
+
+
+def _escape_class_item(item: re.Match[str]) -> str:
+    """Return the regular expression of a match of `_CLASS_ITEM`."""
+    characters = filter(None, item.groups())
+    return "-".join(map(re.escape, characters))

@@ -52,7 +52,8 @@ def mail_text(content: bytes) -> tuple[str, str]:
             headers.append(f"{name}: {value}")
     names = f"Attached: {', '.join(attachments)}" if attachments else ""
     subject = _decode_header_line(message.get("Subject", ""))
-    return subject, "\n\n".join(filter(None, ["\n".join(headers), body, names]))
+    paragraphs = filter(None, ["\n".join(headers), body, names])
+    return subject, "\n\n".join(paragraphs)
 
 
 def _leaf_parts(message: _MailPart) -> Iterator[_MailPart]:

@@ -210,7 +210,8 @@ class Archive:
             members[relation["Id"]] = posixpath.normpath(target)[1:]
         listed = []
         for entry in self.attributes_of(name, tag):
-            listed.append(_ListedMember(entry.get("name", ""), members[entry["r:id"]]))
+            member = members[entry["r:id"]]
+            listed.append(_ListedMember(entry.get("name", ""), member))
         return listed
 
 

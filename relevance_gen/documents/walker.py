@@ -79,6 +79,8 @@ _name: Final = attrgetter("name")
 
 IgnoreRules: TypeAlias = tuple[tuple[PatternList, ...], ...]
 """For each name in `_IGNORE_FILES`, the patterns of the files with this name, top folder first."""
+_PatternCache: TypeAlias = dict[tuple[str, bytes], PatternList]
+"""The patterns of each ignore file of a walk, by the path and the content of the file."""
 FileEntry: TypeAlias = tuple[str, os.DirEntry[str]]
 """The path of a file as the walker returns it, and its directory entry."""
 
@@ -192,9 +194,8 @@ class Walker:
     n_links: int = field(default=0, init=False)
     _globs: PatternList = field(init=False)
     _suffixes: tuple[str, ...] = field(init=False)
-    _patterns: dict[tuple[str, bytes], PatternList] = field(factory=dict, init=False)
-    """The patterns of each ignore file of this walk, by path and content."""
-    _previous_patterns: dict[tuple[str, bytes], PatternList] = field(factory=dict, init=False)
+    _patterns: _PatternCache = field(factory=dict, init=False)
+    _previous_patterns: _PatternCache = field(factory=dict, init=False)
     _decisions: dict[str, _Decisions] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:

@@ -117,6 +117,15 @@ def test_glob_of_maximum_length_is_accepted(glob: str) -> None:
     assert list(paths_matching([glob], [name, "b"])) == ["b" if "!" in glob else name]
 
 
+@pytest.mark.filterwarnings("error")
+def test_parse_pattern_with_operators_in_brackets_warns_of_nothing() -> None:
+    """Characters in brackets that are operators in Python's sets match themselves."""
+    pattern = parse_pattern("[+--&&||~~[]")
+    assert pattern is not None
+    matching = [char for char in "*+,-./&|~[]a" if pattern.matches(char, is_folder=False)]
+    assert matching == ["+", ",", "-", "&", "|", "~", "["]
+
+
 def test_paths_matching_cancelled_request_raises() -> None:
     """Matching many paths ends when the request is cancelled."""
     with cancel_scope(lambda: False), pytest.raises(RequestCancelledError):
