@@ -389,4 +389,5 @@ class FileRanking(RerankStage):
 
 def _extension(path: str) -> str:
     """Return the part of a file name after its last dot; "" if there is none."""
-    return path.rpartition("/")[2].rpartition(".")[2] if "." in path else ""
+    name = path.rpartition("/")[2]
+    return name.rpartition(".")[2] if "." in name else ""

@@ -9,6 +9,7 @@ cancelled.
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -118,7 +119,10 @@ class FolderReader:
                 else:
                     results[path] = file
             futures = [self._documents[path].extraction_future for path in pending]
-            wait(futures, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            if futures:
+                wait(futures, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            else:  # the parsers are still reading documents that were discarded
+                time.sleep(_POLL_S)
             pending = self._collect(pending, results)
         for path in (*pending, *queue):
             results[path] = ReadFile(FileRecord(None, warning=STILL_BEING_READ))

@@ -144,6 +144,13 @@ def test_set_table_keeps_comments_and_other_tables() -> None:
     assert remove_table(text, ("mcp_servers", "search")) == text
 
 
+def test_set_table_replaces_a_table_whose_parts_are_apart() -> None:
+    """A table that follows its own sub-table is replaced, and other tables stay."""
+    text = "[mcp_servers.search.env]\nA = 1\n\n[z]\na = 1\n\n[mcp_servers.search]\ncommand = 'x'\n"
+    changed = set_table(text, ("mcp_servers", "search"), ENTRY)
+    assert tomllib.loads(changed) == {"mcp_servers": {"search": ENTRY}, "z": {"a": 1}}
+
+
 @pytest.mark.parametrize("name", AGENTS)
 def test_install_and_uninstall_of_each_agent(
     name: str, home: Path, capsys: pytest.CaptureFixture[str]

@@ -254,3 +254,14 @@ def test_explanation_sums_to_score(root: Path) -> None:
                 min(explanation.file_name, explanation.defined_names, explanation.exact_identifiers)
                 > 0.0
             )
+
+
+def test_script_without_extension_has_definitions_in_any_folder(tmp_path: Path) -> None:
+    """A dot in the name of a folder is not the beginning of a file's extension."""
+    text = "deploy_all() {\n  rsync site\n}\n"
+    for folder in ("tools", "tools.d"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "deploy").write_text(text)
+    index = FolderIndex(tmp_path, cache=False)
+    parts = [index.explain("deploy_all", position).defined_names for position in range(2)]
+    assert parts[0] == parts[1] > 0.0

@@ -39,6 +39,7 @@ def set_table(
         InvalidRequestError: the text is not TOML, or a value on the path is not a table.
     """
     import tomlkit
+    from tomlkit.container import OutOfOrderTableProxy
 
     document = _parse(text)
     parent = document
@@ -50,6 +51,9 @@ def set_table(
             raise InvalidRequestError("must be a table", ".".join(path[: depth + 1]))
     name = path[-1]
     existing = parent.get(name)
+    if isinstance(existing, OutOfOrderTableProxy):  # tomlkit cannot delete all of its members
+        del parent[name]
+        existing = None
     table = existing if isinstance(existing, dict) else tomlkit.table()
     for key in [key for key in table if key not in value]:
         del table[key]
