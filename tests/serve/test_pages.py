@@ -53,7 +53,7 @@ TYPES = {
 OF_FOLDERS = {"other_chunks", "file_name", "defined_names", "exact_identifiers"}
 """Contributions that exist only for a `FolderIndex`, and not over HTTP."""
 
-ADDED = {"GenerationRequest": ["model"], "PromptRequest": ["model"], "SearchResult": ["filled"]}
+ADDED = {"GenerationRequest": ["model"], "SearchResult": ["filled"]}
 """Fields that exist only over HTTP: the name of a model, and a property of the type."""
 
 

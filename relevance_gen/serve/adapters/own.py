@@ -32,6 +32,8 @@ from relevance_gen.wire import JsonObject
 
 Chunks: TypeAlias = Sequence[str | Metadata | Chunk]
 
+_model_name = checks.Rule("a string or None", lambda value: isinstance(value, str | None))
+
 
 def _with_search_options(_cls: type, declared: list[Attribute[Any]]) -> list[Attribute[Any]]:
     """Return the fields of a class, followed by the options of `SearchParams` that it lacks.
@@ -162,6 +164,7 @@ class PromptRequest:
             whose answer is not copied, and if all sources then fit completely into its context.
         chunk_txts, syntax, correct_spelling, rerank_top_n, cache_index: as in `SearchRequest`.
         neighbors: as in `SearchParams`.
+        model: the name of the model; null for the first.
     """
 
     question: str = field(validator=checks.not_blank)
@@ -175,13 +178,13 @@ class PromptRequest:
     correct_spelling: bool = True
     rerank_top_n: int | None = 0
     cache_index: bool = fields.flag()
+    model: str | None = field(default=None, validator=_model_name)
 
 
 def _read(
     cls: type[Any],
     body: object,
     index_fields: Sequence[str] = ("index",),
-    removed: Sequence[str] = ("index",),
 ) -> JsonObject:
     """Check a body, and return its fields by name, with "query", "chunks" and "index".
 
@@ -192,7 +195,6 @@ def _read(
         cls: the class of the body without a stored index, such as `SearchRequest`.
         body: the parsed JSON.
         index_fields: fields of the body that belong to the `IndexRef`.
-        removed: fields that are not in `cls`, but that an error for an unknown field may suggest.
     """
     index = None
     if isinstance(body, dict) and "index" in body:
@@ -203,7 +205,7 @@ def _read(
         )
         body = {name: value for name, value in body.items() if name not in index_fields}
         body["chunk_txts"] = ()
-    request = wire.structure(cls, body, removed=removed)
+    request = wire.structure(cls, body, removed=("index",))
     values = attrs.asdict(request, recurse=False)
     values.setdefault("query", values.get("question"))
     return {**values, "index": index, "chunks": values["chunk_txts"]}
@@ -266,23 +268,11 @@ def read_extraction(body: object) -> Operation:
 
 def read_prompt(body: object) -> Operation:
     """Check a ``POST /prompt`` body; return its task and the writer of the response."""
-    model, rest = _split_model(body)
-    values = _read(PromptRequest, rest, removed=("index", "model"))
-    options = PromptOptions(**_select(PromptOptions, values), model=model)
+    values = _read(PromptRequest, body)
+    options = PromptOptions(**_select(PromptOptions, values))
     fills = options.fill is not False
     task = _task(PromptTask, values, options=options, fill=fills, true_order=False, spans=True)
     return task, wire.unstructure
-
-
-def _split_model(body: object) -> tuple[str | None, object]:
-    """Return the name of the model in a body, None if it names none, and the rest of the body."""
-    if not isinstance(body, dict):
-        return None, body
-    rest = dict(body)
-    model = rest.pop("model", None)
-    if not isinstance(model, str | None):
-        raise InvalidRequestError.must_be("model", "a string or None", model)
-    return model, rest
 
 
 def read_generation(body: object) -> Operation:
@@ -291,8 +281,14 @@ def read_generation(body: object) -> Operation:
 
 
 def _generation(body: object) -> GenerationTask:
-    model, rest = _split_model(body)
-    return GenerationTask((wire.structure(types.GenerationRequest, rest),), model=model)
+    request_fields = body
+    model = None
+    if isinstance(body, dict):
+        request_fields = {name: value for name, value in body.items() if name != "model"}
+        model = body.get("model")
+    _model_name.check("model", model)
+    request = wire.structure(types.GenerationRequest, request_fields)
+    return GenerationTask((request,), model=model)
 
 
 def read_stream(body: object) -> Operation:

@@ -224,8 +224,8 @@ class _DocumentCiter(Attributor):
                 data[name] for name in _DOCUMENT_TEXT_FIELDS if isinstance(data.get(name), str)
             ]
             if strings and strings[0].strip():
-                name = fields.get("id")
-                ids.append(name if isinstance(name, str) else f"doc:{index}")
+                document_id = fields.get("id")
+                ids.append(document_id if isinstance(document_id, str) else f"doc:{index}")
                 texts.append(strings[0])
         return cls(ids, texts) if texts else None
 
