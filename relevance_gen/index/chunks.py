@@ -84,6 +84,28 @@ class Chunks:
         return cls(texts, metadata, titles)
 
 
+def copy_metadata(metadata: Metadata) -> dict[str, Any]:
+    """Return a copy of metadata, with copies of the lists and dicts in it.
+
+    Other values are the same objects. Two references to one list or dict become references to one
+    copy.
+    """
+    copied = dict(metadata)
+    containers: list[Any] = [copied]
+    copies: dict[int, Any] = {}  # the copy of each list or dict, by its id
+    while containers:
+        container = containers.pop()
+        items = container.items() if isinstance(container, dict) else enumerate(container)
+        for key, value in items:
+            if not isinstance(value, dict | list):
+                continue
+            if id(value) not in copies:
+                copies[id(value)] = value.copy()
+                containers.append(copies[id(value)])
+            container[key] = copies[id(value)]
+    return copied
+
+
 def _reindex(
     values: Mapping[int, T],
     chunk_ords: Sequence[int],

@@ -124,7 +124,8 @@ class ChunkIndex(MutableIndex):
     Args:
         chunks: strings, mappings with ``text`` and optional ``metadata``, or `Chunk` objects,
             mixed, in any iterable; or a table, such as those of Arrow, pandas and Polars, with a
-            chunk in each row (needs the extra ``data``).
+            chunk in each row (needs the extra ``data``). The index stores their metadata without a
+            copy: do not change it afterwards. Results and `Chunk` objects have copies of it.
         text: the field of mappings, or the column of a table, that contains the text. With it, and
             in a table, ``title`` is the title and all other fields are metadata. None means
             ``text``.

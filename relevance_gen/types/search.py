@@ -71,7 +71,8 @@ class SearchResult(PydanticSerializable):
         chunk_txt: the chunk's text, unchanged.
         chunk_score: relevance in (0, 1]; 1.0 is the score of a chunk that equals the query; 0 for a
             chunk that ``fill`` added.
-        metadata: the chunk's metadata, the same object; ``{}`` if the chunk has none.
+        metadata: a copy of the chunk's metadata and of the lists and dicts in it, ``{}`` if the
+            chunk has none; other values are the same objects.
         original_index: position of the chunk in the input.
         spans: the spans that answer the query; ``None`` unless requested. The first span is the
             best passage. The following spans are the matching words of the chunk, in ascending

@@ -47,7 +47,6 @@ def test_mixed_chunks_equal_documented_example() -> None:
         SearchResult(0, "Cats purr.", response.results[0].chunk_score, metadata, 1),
         SearchResult(1, "A cat.", response.results[1].chunk_score, {}, 2),
     )
-    assert response.results[0].metadata is metadata
     assert response.metadata == SearchMetadata(5, 17)
     assert all(type(result.chunk_score) is float for result in response.results)
     assert all(type(result.original_index) is int for result in response.results)
@@ -199,11 +198,12 @@ def test_single_character_is_found(text: str) -> None:
         )
     )
 )
-def test_metadata_comes_back_as_the_same_object(chunks: list[Chunk]) -> None:
-    """Each result carries its own chunk's metadata, `{}` where there was none."""
+def test_result_has_a_copy_of_its_metadata(chunks: list[Chunk]) -> None:
+    """Each result has its own chunk's metadata, which is `{}` for a chunk without metadata."""
     for result in search(" ".join(chunk.text for chunk in chunks) or "none", chunks, ALL).results:
         metadata = chunks[result.original_index].metadata
-        assert result.metadata is metadata if metadata else result.metadata == {}
+        assert result.metadata == metadata
+        assert result.metadata is not metadata
 
 
 @costly

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relevance_gen import Chunk, ChunkIndex, InvalidRequestError, search
+from relevance_gen.index.chunks import copy_metadata
 from relevance_gen.index.lexicon import Lexicon
 from relevance_gen.retrieval import base_index
 from relevance_gen.text import blocks as portions
@@ -118,6 +121,33 @@ def test_changing_what_was_handed_over_changes_nothing() -> None:
     index = ChunkIndex(chunks)
     chunks.clear()
     assert [result.chunk_txt for result in index.search("dog").results] == ["a dog"]
+
+
+@pytest.mark.parametrize("is_saved", [False, True])
+def test_changing_returned_metadata_does_not_change_the_index(
+    tmp_path: Path, is_saved: bool
+) -> None:
+    """Results, chunks by position and iterated chunks have copies, also of lists and dicts."""
+    metadata = {"year": 1, "tags": ["a", {"b": [2]}]}
+    index = ChunkIndex([{"text": "red", "metadata": metadata}])
+    if is_saved:
+        index.save(tmp_path / "index")
+        index = ChunkIndex.load(tmp_path / "index")
+    for get in (lambda: index.search("red")[0], lambda: index[0], lambda: next(iter(index))):
+        changed: Any = get().metadata
+        changed["year"] = 99
+        changed["tags"][1]["b"].append(3)
+        changed["tags"].clear()
+        assert get().metadata == {"year": 1, "tags": ["a", {"b": [2]}]}
+
+
+def test_copied_metadata_keeps_shared_and_circular_references() -> None:
+    """A list that contains itself is copied once, as are two references to one list."""
+    circular: list[Any] = []
+    circular.append(circular)
+    copied = copy_metadata({"a": circular, "b": circular})
+    assert copied["a"] is copied["b"] is copied["a"][0]
+    assert copied["a"] is not circular
 
 
 @pytest.mark.parametrize("step", [1, 2, 1024])

@@ -22,6 +22,7 @@ import numpy as np
 from attrs import define, field, frozen
 
 from relevance_gen.arrays import Flags, Floats, Ids, Offsets, find
+from relevance_gen.index.chunks import copy_metadata
 from relevance_gen.index.segment import Segment, Statistics, TokenSequences
 from relevance_gen.retrieval.query.parsing import Query
 from relevance_gen.retrieval.query.term_matching import Match, QueryTerm, TermPostings
@@ -211,7 +212,10 @@ class ChunkFields:
 
 @frozen
 class StoredFields(FeatureSpec):
-    """A feature spec that extracts text, metadata and title as one `ChunkFields` per chunk."""
+    """A feature spec that extracts text, metadata and title as one `ChunkFields` per chunk.
+
+    The metadata is a copy, so that a caller who changes a result does not change the index.
+    """
 
     def extract(self, batch: ChunkBatch) -> FeatureRows:
         """Return the stored fields of the chunks."""
@@ -220,7 +224,7 @@ class StoredFields(FeatureSpec):
         for chunk_ord in batch.chunk_ords.tolist():
             fields = ChunkFields(
                 text=chunks.texts[chunk_ord],
-                metadata=chunks.metadata.get(chunk_ord, {}),
+                metadata=copy_metadata(chunks.metadata_of(chunk_ord)),
                 title=chunks.titles.get(chunk_ord, ""),
             )
             rows.append(fields)
