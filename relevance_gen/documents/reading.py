@@ -141,6 +141,8 @@ def split_document(
     """
     if not isinstance(title, str):
         raise InvalidRequestError.must_be("title", "a string", title)
+    if not isinstance(text, str):
+        raise InvalidRequestError.must_be("text", "a string", text)
     own_title = title or _first_line_title(text)
     chunk_spans = spans(text, max_chars, overlap=overlap, tokens=tokens, encoding=encoding)
     chunks = []

@@ -1,6 +1,7 @@
 """Tests of reading files as chunks with locations and titles, and of its errors."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -162,3 +163,14 @@ def test_split_document_title_replaces_first_line() -> None:
         with pytest.raises(InvalidRequestError) as caught:
             split_document("Text", **arguments)  # type: ignore[arg-type]
         assert caught.value.field == field
+
+
+@pytest.mark.parametrize("text", [None, 3, ["a"]])
+def test_split_document_of_another_type_raises(text: Any) -> None:
+    """A text that is not a string raises the same error as in `split`."""
+    messages = []
+    for function in (split, split_document):
+        with pytest.raises(InvalidRequestError, match="text must be a string, got") as caught:
+            function(text)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
