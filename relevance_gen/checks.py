@@ -69,6 +69,14 @@ def check_integer(
     return int(value)
 
 
+def check_flag(
+    name: str,
+    value: Any,
+) -> None:
+    """Raise `InvalidRequestError` for the argument `name` if `value` is not a boolean."""
+    flag.check(name, to_python_scalar(value))
+
+
 def check_path(
     name: str,
     value: Any,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from relevance_gen.checks import check_flag
 from relevance_gen.embedding.shared import Job, Jobs, SharedModel, checked_texts
 from relevance_gen.errors import InvalidRequestError, RerankerError
 from relevance_gen.llama.options import ModelOptions
@@ -153,6 +154,7 @@ class Reranker(SharedModel["CrossEncoder"]):
 def _job(query: str, texts: Iterable[str], raw: bool) -> Job[Scores]:
     if not isinstance(query, str):
         raise InvalidRequestError.must_be("query", "a string", query)
+    check_flag("raw", raw)
     texts = checked_texts(texts)
     scores = np.full(len(texts), -np.inf, np.float32)
     n_tokens = np.zeros(len(texts), np.int64)

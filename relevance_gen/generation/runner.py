@@ -21,7 +21,7 @@ from typing import Any, NoReturn, Self, Unpack
 import attrs
 
 from relevance_gen import wire
-from relevance_gen.checks import check_integer, model_source
+from relevance_gen.checks import check_flag, check_integer, model_source
 from relevance_gen.errors import InvalidRequestError, RequestCancelledError, RunnerClosedError
 from relevance_gen.generation.chat.chat_rendering import RenderedChat, render_chat
 from relevance_gen.generation.chat.conversation import (
@@ -111,6 +111,7 @@ class Runner:
     ) -> None:
         if model is not None:
             model_source.check("model", model)
+        check_flag("wait", wait)
         options_by_worker = on_devices(model_options(options), devices)
         if devices is not None and options_by_worker[0].n_gpu_layers != 0:
             # Imported late because this loads llama.cpp.
@@ -264,6 +265,8 @@ class Runner:
             raise InvalidRequestError(
                 "cannot be combined with messages, which it is made of", "text"
             )
+        check_flag("parallel_tool_calls", parallel_tool_calls)
+        check_flag("continues", continues)
         request = wire.structure(GenerationRequest, {"text": "", **fields})
         tool_definitions = tools_of(tools)
         choice = choice_of(tool_choice, tool_definitions, is_parallel=parallel_tool_calls)
@@ -421,6 +424,7 @@ class Runner:
                 Requests that are not finished by then fail. A thread that is still in a callback 5
                 seconds later is abandoned.
         """
+        check_flag("drain", drain)
         if self._queue.is_forked:
             return
         self._queue.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import math
 import os
 import re
 import secrets
@@ -26,8 +27,8 @@ from attrs.validators import optional
 
 from relevance_gen import checks
 from relevance_gen.arrays import Bytes, Offsets
-from relevance_gen.checks import check_path
-from relevance_gen.errors import IndexFormatError, InvalidRequestError
+from relevance_gen.checks import check_flag, check_path
+from relevance_gen.errors import IndexFormatError, InvalidRequestError, shorten
 from relevance_gen.index import array_file, array_layout
 from relevance_gen.index.array_file import Array
 from relevance_gen.index.chunks import Chunks, LazyTexts
@@ -82,9 +83,11 @@ def check_target(
     The file must be new, a saved index or empty; with `overwrite`, any file is allowed.
 
     Raises:
-        InvalidRequestError: `path` is not a path, or a file of another kind exists there.
+        InvalidRequestError: `path` is not a path, a file of another kind exists there, or
+            `overwrite` is not a boolean.
         OSError: `path` is a folder, or its parent folder does not exist.
     """
+    check_flag("overwrite", overwrite)
     target = Path(check_path("path", path, takes_addresses=_TAKES_ADDRESSES))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
@@ -186,7 +189,7 @@ def to_bytes(index: SavedIndex) -> bytes:
 
 def _write(file: BinaryIO, index: SavedIndex) -> None:
     settings = asdict(index, recurse=False, filter=exclude("segment"))
-    arrays = _arrays_of(index.segment) | _content_arrays(index.segment.chunks)
+    arrays = _arrays_of(index.segment) | _content_arrays(index.segment)
     array_file.write(file, array_layout.TYPES, settings, arrays).seal()
 
 
@@ -231,12 +234,17 @@ class ContentWriter:
         return arrays
 
 
-def _content_arrays(chunks: Chunks) -> dict[str, Array]:
-    """Return the arrays of texts, metadata and titles that `ContentWriter` would write."""
+def _content_arrays(segment: Segment) -> dict[str, Array]:
+    """Return the arrays of texts, metadata and titles that `ContentWriter` would write.
+
+    Raises:
+        InvalidRequestError: the metadata of a chunk is not JSON.
+    """
+    chunks = segment.chunks
     chunk_ords = range(len(chunks.texts))
     encoded = (
         map(_encode, chunks.texts),
-        (_encode_metadata(chunks.metadata_of(chunk_ord)) for chunk_ord in chunk_ords),
+        _encode_all_metadata(segment),
         (_encode(chunks.title_of(chunk_ord)) for chunk_ord in chunk_ords),
     )
     arrays: dict[str, Array] = {}
@@ -281,21 +289,70 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
+def _encode_all_metadata(segment: Segment) -> Iterator[bytes]:
+    """Yield the metadata of each chunk of a segment as JSON.
+
+    Raises:
+        InvalidRequestError: it is not JSON; the error names the position of the chunk.
+    """
+    for chunk_ord, position in enumerate(segment.positions.tolist()):
+        try:
+            encoded = _encode_metadata(segment.chunks.metadata_of(chunk_ord))
+        except InvalidRequestError as error:
+            raise error.with_field(f"chunks[{position}].{error.field}") from None
+        yield encoded
+
+
 def _encode_metadata(metadata: Metadata) -> bytes:
     """Return metadata as JSON, b"" for none.
 
     Raises:
-        InvalidRequestError: it is not JSON.
+        InvalidRequestError: it is not JSON; the error names the path of the first value that is
+            not.
     """
     if not metadata:
         return b""
     try:
         encoded = _to_json(metadata)
-        if json.loads(encoded) != metadata:  # tuples, and keys that are not strings
-            raise ValueError("it would be changed by saving and loading")
+        if json.loads(encoded) == metadata:
+            return encoded.encode("ascii")
+        reason = "it would be changed by saving and loading"
     except (RecursionError, TypeError, ValueError) as error:
-        raise InvalidRequestError(f"must be JSON to be saved: {error}", "metadata") from None
-    return encoded.encode("ascii")
+        reason = str(error)
+    with suppress(RecursionError):
+        _check_json(metadata, "metadata")
+    raise InvalidRequestError(f"must be JSON to be saved: {reason}", "metadata")
+
+
+def _check_json(value: object, path: str) -> None:
+    """Check that a value is the same after it was written as JSON and read.
+
+    Tuples, and dicts with keys that are not strings, would be changed.
+
+    Args:
+        value: the value.
+        path: the path of the value, for the error.
+
+    Raises:
+        InvalidRequestError: the value, or one in it, is not JSON; the error has its path.
+    """
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise InvalidRequestError(
+                    "must have strings as keys to be saved", path, type(key).__name__
+                )
+            _check_json(item, f"{path}.{shorten(key)}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_json(item, f"{path}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InvalidRequestError(
+            "must be JSON to be saved", path, repr(value), remedy="store None or a finite number"
+        )
+    elif not isinstance(value, str | int | float | None):
+        remedy = "store it as a string, a number, a list or a dict"
+        raise InvalidRequestError("must be JSON to be saved", path, type(value).__name__, remedy)
 
 
 def read(
@@ -310,11 +367,12 @@ def read(
         check: whether to read the complete file and compare its checksum.
 
     Raises:
-        InvalidRequestError: `path` is not a path.
+        InvalidRequestError: `path` is not a path, or `check` is not a boolean.
         IndexFormatError: the file is damaged, of another kind or format version, or its offsets are
             invalid.
         OSError: the file cannot be read.
     """
+    check_flag("check", check)
     file = Path(check_path("path", path, takes_addresses=_TAKES_ADDRESSES))
     if file.is_dir():
         raise IndexFormatError(

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar, Unpack, overload
 import numpy as np
 
 from relevance_gen.arrays import Offsets, batch_slices, unique
-from relevance_gen.checks import as_list, is_integer, string, to_python_scalar
+from relevance_gen.checks import as_list, check_flag, is_integer, string, to_python_scalar
 from relevance_gen.errors import InvalidRequestError, shorten
 from relevance_gen.index.chunks import Chunks
 from relevance_gen.index.records.validation import Blank, read_chunks
@@ -96,6 +96,7 @@ class BaseIndex(ABC):
         """
         arguments: dict[str, Any] = dict(options)
         allow_partial = arguments.pop("allow_partial", False)
+        check_flag("allow_partial", allow_partial)
         models = take_models(arguments)
         params = search_params(query, top_n=top_n, true_order=true_order, **arguments)
         if isinstance(params, SearchParams):

@@ -360,7 +360,7 @@ def test_name_is_found_by_other_processes(cluster: Any) -> None:
 
 def test_failed_build_leaves_nothing(cluster: Any) -> None:
     """Metadata that is not JSON fails the build, and the temporary folder is removed."""
-    with pytest.raises(ClusterError, match="metadata must be JSON") as refused:
+    with pytest.raises(ClusterError, match=r"metadata\.a must be JSON") as refused:
         ClusterIndex([{"text": "cats", "metadata": {"a": {1, 2}}}])
     assert refused.value is not None
 

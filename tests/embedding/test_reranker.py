@@ -164,6 +164,12 @@ def test_invalid_query_or_texts_are_rejected(reranker, query, some, message):
         reranker.score(query, some)
 
 
+def test_raw_that_is_not_a_boolean_is_rejected(reranker):
+    """A string such as "no" does not count as true."""
+    with pytest.raises(InvalidRequestError, match="raw must be True or False, got 'no'"):
+        reranker.score("a", ["a"], raw="no")
+
+
 def test_invalid_options_are_rejected():
     """A prompt without its two fields, answers that are not two words, and a context that is too small."""
     for options, message in [

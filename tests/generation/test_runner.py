@@ -524,6 +524,19 @@ def test_init_model_of_wrong_type_raises():
         Runner(3)
 
 
+def test_flag_that_is_not_a_boolean_raises():
+    """Flags of a conversation and of `close` must be True or False."""
+    messages = [{"role": "user", "content": "a"}]
+    with Runner(BIGRAM, n_threads=1) as runner:
+        for name in ("parallel_tool_calls", "continues"):
+            with pytest.raises(
+                InvalidRequestError, match=f"{name} must be True or False, got 'no'"
+            ):
+                runner.submit_chat(messages, **{name: "no"})
+        with pytest.raises(InvalidRequestError, match="drain must be True or False, got 'no'"):
+            runner.close("no")
+
+
 def test_submit_while_model_loads_is_served_later():
     """A loading runner accepts requests and serves them when it is ready."""
     runner = Runner(BIGRAM, n_threads=1, wait=False)
@@ -623,6 +636,7 @@ def test_submit_too_many_eos_tokens_raises(tiny):
         *({"max_queue": 0}, {"max_queue": -1}, {"prefix_cache_bytes": None}),
         *({"devices": value} for value in ([], [0, 0], [-1], [True], 2, "01")),
         {"main_gpu": 0, "devices": [0, 1]},
+        {"wait": "no"},
     ],
 )
 def test_init_option_out_of_range_raises(options):

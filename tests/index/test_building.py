@@ -291,7 +291,7 @@ UNREADABLE = _as_parquet(NO_TEXT)
         (
             "a.jsonl",
             b'"fine"\n{"text": "a", "n": NaN}\n',
-            r"a\.jsonl line 2: metadata must be JSON",
+            r"a\.jsonl line 2: metadata\.n must be JSON",
         ),
         ("a.jsonl", b'"fine"\n{"text": "a"\n', r"a\.jsonl line 2 must be JSON"),
         ("a.jsonl", b"[" * 100_000, r"a\.jsonl line 1 must be JSON"),
@@ -395,7 +395,7 @@ def test_build_reads_large_rows_in_small_batches(
             "memory_bytes must be an integer of at least 16777216, got 1048576",
         ),
         (["a cat"], {"weighting": "bm25"}, "weighting must be"),
-        ([{"text": "a", "metadata": {"at": {1}}}], {}, r"source\[0\]: metadata must be JSON"),
+        ([{"text": "a", "metadata": {"at": {1}}}], {}, r"source\[0\]: metadata\.at must be JSON"),
         (
             ["a", "a " * (2 << 20)],
             {"memory_bytes": 16 << 20},

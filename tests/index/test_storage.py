@@ -12,6 +12,8 @@ import stat
 import tempfile
 import zlib
 from collections.abc import Iterator
+from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -338,7 +340,7 @@ def test_save_of_non_json_metadata_raises_an_error(folder: Path, value: object) 
     index = ChunkIndex([{"text": "a cat", "metadata": {"key": value}}])
     before = sorted(folder.iterdir())
     assert index.search("cat").results[0].metadata["key"] is value
-    with pytest.raises(InvalidRequestError, match="metadata must be JSON"):
+    with pytest.raises(InvalidRequestError, match=r"chunks\[0\]\.metadata\.key must be JSON"):
         index.save(folder / "not_json")
     assert sorted(folder.iterdir()) == before
 
@@ -346,8 +348,23 @@ def test_save_of_non_json_metadata_raises_an_error(folder: Path, value: object) 
 def test_save_of_metadata_that_json_changes_raises_an_error(folder: Path) -> None:
     """Keys other than strings, and tuples, would change by saving and loading, so they are refused."""
     for value in ({1: "one"}, (1, 2), math.nan):
-        with pytest.raises(InvalidRequestError, match="metadata must be JSON"):
+        with pytest.raises(
+            InvalidRequestError, match=r"metadata\.value must (be JSON|have strings)"
+        ):
             ChunkIndex([{"text": "a cat", "metadata": {"value": value}}]).save(folder / "changed")
+
+
+def test_error_about_metadata_names_chunk_and_key(folder: Path) -> None:
+    """The position is that in the index, also after a removal; the message has type and remedy."""
+    index = ChunkIndex([*["a cat"] * 3, {"text": "x", "metadata": {"when": {"day": [date.min]}}}])
+    index.remove([1])
+    message = (
+        "chunks[3].metadata.when.day[0] must be JSON to be saved, got date; "
+        "store it as a string, a number, a list or a dict"
+    )
+    with pytest.raises(InvalidRequestError) as refused:
+        index.save(folder / "dates")
+    assert str(refused.value) == message
 
 
 def test_save_of_too_deeply_nested_metadata_raises_an_error(folder: Path) -> None:
@@ -442,6 +459,22 @@ def test_save_overwrites_only_index_or_empty_file_by_default(folder: Path) -> No
     for target, options in ((empty, {}), (empty, {}), (other, {"overwrite": True})):
         index.save(target, **options)
         assert len(ChunkIndex.load(target)) == 1
+
+
+@pytest.mark.parametrize("value", ["no", 0, None])
+def test_flag_that_is_not_a_boolean_raises_an_error(folder: Path, value: Any) -> None:
+    """A string such as "no" does not count as true: a foreign file is not replaced."""
+    index, other = ChunkIndex(["a cat"]), folder / "notes.txt"
+    other.write_text("not to be lost")
+    for save in (index.save, partial(ChunkIndex.build, ["a cat"])):
+        with pytest.raises(InvalidRequestError, match="overwrite must be True or False, got"):
+            save(other, overwrite=value)
+    assert other.read_text() == "not to be lost"
+    with pytest.raises(InvalidRequestError, match="check must be True or False, got"):
+        ChunkIndex.load(other, check=value)
+    with pytest.raises(InvalidRequestError, match="allow_partial must be True or False, got"):
+        index.search("cat", allow_partial=value)
+    index.save(other, overwrite=np.True_)
 
 
 def test_load_of_missing_file_raises_os_error(folder: Path) -> None:

@@ -298,7 +298,10 @@ def test_encoder_and_blank_chunks(tmp_path: Path) -> None:
         (lambda index: index.search(" "), "query must be"),
         (lambda index: index.search("a", where={"pages": 1}), "where must name keys"),
         (lambda index: index.add(["fine", " "]), r"chunks\[1\]"),
-        (lambda index: index.add([{"text": "a", "metadata": {"b": {1}}}]), "metadata must be JSON"),
+        (
+            lambda index: index.add([{"text": "a", "metadata": {"b": {1}}}]),
+            r"chunks\[0\]\.metadata\.b must be JSON",
+        ),
         (lambda index: index.remove([0, -1]), r"positions\[1\] must be"),
         (lambda index: index.remove(iter([0, 0, 9])), r"positions\[2\] must be"),
         (lambda index: index.explain("a", 10**6), "chunk must be"),

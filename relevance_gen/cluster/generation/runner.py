@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, Unpack
 import ray
 from ray.exceptions import RayActorError
 
-from relevance_gen.checks import check_integer, model_source
+from relevance_gen.checks import check_flag, check_integer, model_source
 from relevance_gen.cluster.actors import START_TIMEOUT_S, SilentError, check, get_from, start
 from relevance_gen.cluster.connection import (
     Node,
@@ -276,6 +276,7 @@ class ClusterRunner(Runner):
     ) -> None:
         if model is not None:
             model_source.check("model", model)
+        check_flag("wait", wait)
         if n_runners is not None:
             check_integer("n_runners", n_runners, 1)
         if name is not None:
