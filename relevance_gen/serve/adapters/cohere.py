@@ -12,7 +12,7 @@ from attrs import field, frozen
 from relevance_gen import checks, fields, wire
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.retrieval.params import SearchParams
-from relevance_gen.serve.adapters.shared import Operation
+from relevance_gen.serve.adapters.shared import Operation, read_lenient
 from relevance_gen.serve.services.search import SearchTask, every_chunk
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import Chunk, SearchResponse, SearchResult
@@ -124,7 +124,7 @@ def read_rerank(body: object) -> Operation:
 
     The paths are ``/v2/rerank`` and ``/v1/rerank``, and ``/rerank`` for a body without ``texts``.
     """
-    request = wire.structure(RerankRequest, body, is_lenient=True)
+    request = read_lenient(RerankRequest, body)
     fields = request.rank_fields or _DEFAULT_RANK_FIELDS
     documents = [
         _document(document, f"documents[{index}]", fields)

@@ -1,7 +1,7 @@
 """The documented interface.
 
 Responses, and the body of ``POST /generate``, have the fields of classes in `relevance_gen.types`.
-A class for another body checks only fields that `SearchParams` does not check.
+The classes of other bodies leave the checks of most search options to `SearchParams`.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Problem:
 
     @property
     def general_kind(self) -> str:
-        """The kind, without a distinction that only some API formats make."""
+        """The kind for API formats in which a full context is an invalid request like others."""
         return "invalid_request" if self.kind == "context_length_exceeded" else self.kind
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from attrs import field, frozen
 
-from relevance_gen import checks, fields, wire
+from relevance_gen import checks, fields
 from relevance_gen.retrieval.params import SearchParams
-from relevance_gen.serve.adapters.shared import Operation, Problem
+from relevance_gen.serve.adapters.shared import Operation, Problem, read_lenient
 from relevance_gen.serve.services.search import SearchTask, every_chunk
 from relevance_gen.serve.settings import DEFAULT_NAME
 from relevance_gen.types import SearchResponse
@@ -42,7 +42,7 @@ class TextsRequest:
 
 def read_rerank(body: object) -> Operation:
     """Check a ``POST /rerank`` body; return its task and response writer."""
-    request = wire.structure(TextsRequest, body, is_lenient=True)
+    request = read_lenient(TextsRequest, body)
     texts = request.texts
     for index, text in enumerate(texts):
         checks.string.check(f"texts[{index}]", text)
