@@ -242,9 +242,9 @@ def test_page_releases_elements_of_earlier_questions(visit: Visit) -> None:
         session.send("HeapProfiler.collectGarbage")
         return int(session.send("Memory.getDOMCounters")["nodes"])
 
-    n_before = n_nodes(3)
-    n_after = n_nodes(6)
-    assert n_after < n_before + 6 * 40
+    n_before = n_nodes(2)
+    n_after = n_nodes(4)
+    assert n_after < n_before + 4 * 40
 
 
 def test_page_tabs_are_independent(visit: Visit) -> None:

@@ -90,7 +90,8 @@ def test_page_rejects_document_above_limit(browser: Any, flags: tuple[str, str])
     text = "\n\n".join(
         f"Entry {number} of the log tells of wind.{' And of “rain”.' * 50}" for number in range(60)
     )
-    with Server("--rate-limit", "off", *flags, program=HALF_SCRIPTED) as narrow:
+    brief = ("--rate-limit", "off", "--model", "brief")
+    with Server(*brief, *flags, program=HALF_SCRIPTED) as narrow:
         visit = Visit(browser, narrow.url)
         chunks = visit.chunks()
         visit.page.evaluate(DROP, ["log.txt", list(text.encode())])
