@@ -799,6 +799,16 @@ def _message(*content: object, role: str = "user") -> dict[str, Any]:
         ),
         (_message({"type": "tool_result"}), "messages[0].content[0]"),
         (
+            _message(
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "x",
+                    "content": [{"type": "text", "text": "a"}, {"type": "image"}],
+                }
+            ),
+            "messages[0].content[0].content[1]",
+        ),
+        (
             _message({"type": "tool_result", "tool_use_id": "x", "content": [{"type": "image"}]}),
             "messages[0].content[0].content[0]",
         ),

@@ -247,14 +247,15 @@ def _result_texts(content: object, path: str) -> list[str]:
     """
     if not isinstance(content, list):
         return texts_of(content, path)
-    texts: list[str] = []
+    parts = []
     for index, block in enumerate(content):
         match block:
             case {"type": "search_result"}:
-                texts.append(_search_result(block, f"{path}[{index}]"))
+                text = _search_result(block, f"{path}[{index}]")
+                parts.append({"type": "text", "text": text})
             case _:
-                texts += texts_of([block], path)
-    return texts
+                parts.append(block)
+    return texts_of(parts, path)
 
 
 def _search_result(block: JsonObject, path: str) -> str:
