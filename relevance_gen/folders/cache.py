@@ -25,6 +25,7 @@ import numpy.typing as npt
 from attrs import frozen
 from filelock import FileLock
 
+from relevance_gen.checks import check_path
 from relevance_gen.errors import InvalidRequestError
 from relevance_gen.index import array_file, storage
 from relevance_gen.retrieval.chunk_index import ChunkIndex
@@ -100,7 +101,7 @@ class CachedIndex:
 class Cache:
     """Loads and saves one index in a cache folder.
 
-    The cache folder is created by the first save. Several processes can use it at once: files are
+    The default cache folder is created by the first save, and any other by `cache_for`. Several processes can use it at once: files are
     replaced atomically, and the last saved index remains.
 
     Attributes:
@@ -228,12 +229,29 @@ def cache_for(folder: object, key: Any) -> Cache | None:
         key: JSON of everything that the index depends on, except the indexed files.
 
     Raises:
-        InvalidRequestError: `folder` is not a path, None or False.
+        InvalidRequestError: `folder` is not a path, None or False, or it is not a folder that
+            this process can create and write to.
     """
     if folder is False:
         return None
     if not isinstance(folder, str | os.PathLike | None) or folder == "":
         allowed = "a folder, None for the default folder, or False to disable the cache"
         raise InvalidRequestError.must_be("cache", allowed, folder)
-    cache_folder = default_folder() if folder is None else Path(folder)
-    return None if cache_folder is None else Cache(cache_folder, key)
+    if folder is None:
+        cache_folder = default_folder()
+        return None if cache_folder is None else Cache(cache_folder, key)
+    named_folder = Path(check_path("cache", folder))
+    if not _is_writable(named_folder):
+        remedy = "name another folder, or pass cache=False for no cache"
+        allowed = "a folder that this process can write to"
+        raise InvalidRequestError.must_be("cache", allowed, str(folder), remedy=remedy)
+    return Cache(named_folder, key)
+
+
+def _is_writable(folder: Path) -> bool:
+    """Create a folder, unless it exists; return whether this process can write to it."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)

@@ -94,7 +94,8 @@ class FolderIndex(BaseIndex):
         weighting: as for `ChunkIndex`.
         encoding: as for `ChunkIndex`.
         n_jobs: as for `ChunkIndex`.
-        cache: the folder of cached indexes; None for the user's cache folder, False for no cache.
+        cache: the folder of cached indexes, which is created unless it exists; None for the user's
+            cache folder, which is not used if it cannot be written; False for no cache.
         shown_as: a path that precedes the paths in results.
 
     Attributes:
@@ -102,7 +103,8 @@ class FolderIndex(BaseIndex):
         activity: a description of the current work, for progress displays.
 
     Raises:
-        InvalidRequestError: an argument is invalid, or the folder does not exist.
+        InvalidRequestError: an argument is invalid, the folder does not exist, or `cache` cannot be
+            written.
 
     >>> index = FolderIndex("relevance_gen/sandbox", cache=False)
     >>> index.search("a program in a child process", top_n=1)[0].metadata["path"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from relevance_gen import InvalidRequestError
 from relevance_gen.folders import files as files_module
 from relevance_gen.folders.cache import Cache, default_folder
 from relevance_gen.folders.folder_index import FolderIndex
@@ -64,6 +65,22 @@ def test_cache_is_private_to_owner(root: Path, tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in kept}
     assert search(root, cache) == expected
     assert {path: path.stat().st_mtime_ns for path in kept} == before
+
+
+def test_cache_that_cannot_be_written_raises(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file, a path below a file and a folder without permission are refused by name."""
+    file = tmp_path / "file"
+    file.touch()
+    for path in (file, file / "below"):
+        with pytest.raises(
+            InvalidRequestError, match=r"cache must be a folder .*, got '.*file.*; name another"
+        ):
+            FolderIndex(root, cache=path)
+    monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
+    with pytest.raises(InvalidRequestError, match="cache must be a folder that this process can"):
+        FolderIndex(root, cache=tmp_path)
 
 
 @pytest.mark.parametrize("suffix", ["index", "files"])
