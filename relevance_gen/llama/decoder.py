@@ -207,7 +207,12 @@ class Decoder(OpenContext):
             )
             self._set_size(size, self.n_batch)
         self._memory = lib.llama_get_memory(self._context)
-        if not self._memory or lib.llama_pooling_type(self._context) > lib.LLAMA_POOLING_TYPE_NONE:
+        pooling_type = lib.llama_pooling_type(self._context)
+        if pooling_type == lib.LLAMA_POOLING_TYPE_RANK:
+            raise ModelLoadError(
+                f"{path} holds a reranker, which does not generate text: pass it to Reranker"
+            )
+        if not self._memory or pooling_type > lib.LLAMA_POOLING_TYPE_NONE:
             raise ModelLoadError(
                 f"{path} holds an embedding model, which does not generate text: pass it to Encoder"
             )

@@ -18,7 +18,7 @@ from relevance_gen.llama.language_model import Interrupted
 from relevance_gen.llama.model_files.resolve import EMBEDDED_MODEL
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.llama.runtime.library import lib
-from small_models import BIGRAM, ENCODER, TINY
+from small_models import BIGRAM, ENCODER, RERANKER, TINY
 from small_models.make import byte_level_vocabulary, random_tensors, write_model
 
 PROMPT = np.random.default_rng(0).integers(2, 512, 300).astype(np.int32)
@@ -365,6 +365,15 @@ def test_embedding_model_is_rejected():
         match=r"encoder\.gguf holds an embedding model, which does not generate text: pass it to Encoder",
     ):
         Decoder(ENCODER, ModelOptions(n_ctx=32, n_slots=1))
+
+
+def test_reranker_is_rejected():
+    """The error names the class for the file, and not the class of embedding models."""
+    with pytest.raises(
+        ModelLoadError,
+        match=r"reranker\.gguf holds a reranker, which does not generate text: pass it to Reranker",
+    ):
+        Decoder(RERANKER, ModelOptions(n_ctx=32, n_slots=1))
 
 
 def test_missing_gpu_is_rejected():
