@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,6 +104,9 @@ def test_scores_are_those_among_all(
         ([-1], "where[0]", "an integer in [0, 4)"),
         ([0, True], "where[1]", "an integer in [0, 4)"),
         ([0.0], "where[0]", "an integer in [0, 4)"),
+        ([True, None, False, True], "where[1]", "True or False"),
+        (["x", True], "where[0]", "True or False"),
+        (pd.Series([True, False, None], dtype="boolean"), "where[2]", "True or False"),
         ([True, False], "where", "a mask of 4 booleans, one for each position, got 2"),
         (
             {"page": lambda page: page > 1},

@@ -317,9 +317,24 @@ def _mask(where: Any, n_positions: int) -> Flags:
         return np.array(values, bool)
     for i, value in enumerate(values):
         if not is_integer(value) or not 0 <= value < n_positions:
+            _refuse_non_booleans(values)
             raise InvalidRequestError.must_be(
                 f"where[{i}]", f"an integer in [0, {n_positions})", value
             )
     mask = np.zeros(n_positions, bool)
     mask[np.array(values, np.int64)] = True
     return mask
+
+
+def _refuse_non_booleans(values: Sequence[Any]) -> None:
+    """Raise an error for the first value of a mask that is not a boolean.
+
+    Values are a mask, and not positions, if they include a boolean and no integer.
+    """
+    has_booleans = any(isinstance(value, bool) for value in values)
+    if not has_booleans or any(map(is_integer, values)):
+        return
+    for i, value in enumerate(values):
+        if not isinstance(value, bool):
+            remedy = "a mask has only booleans"
+            raise InvalidRequestError.must_be(f"where[{i}]", "True or False", value, remedy=remedy)
