@@ -14,7 +14,7 @@ from relevance_gen.asking.answer import Answer, Source, attributor_of
 from relevance_gen.asking.citations import StreamingAttributor
 from relevance_gen.asking.prompts import INSTRUCTIONS, fit, passage_of, prepare
 from relevance_gen.asking.repetition import LOOP_CHARS, is_loop, until_repetition
-from relevance_gen.errors import InvalidRequestError, did_you_mean
+from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.api import default_runner, refuse_fields_of_runner
 from relevance_gen.generation.queue.request import GRAMMAR_FIELDS, RequestFields
 from relevance_gen.generation.runner import Runner
@@ -22,7 +22,7 @@ from relevance_gen.generation.stream import TextStream
 from relevance_gen.llama.model_files.resolve import is_embedded
 from relevance_gen.retrieval.api import search
 from relevance_gen.retrieval.base_index import BaseIndex
-from relevance_gen.retrieval.params import SearchOptions, with_options
+from relevance_gen.retrieval.params import SearchOptions, unknown_option, with_options
 from relevance_gen.retrieval.stages.neighbors import MAX_NEIGHBORS, Neighborhood
 from relevance_gen.types import (
     MIN_CONFIDENCE,
@@ -385,8 +385,7 @@ def _check_names(fields: Iterable[str]) -> None:
         if name == "num_samples":
             raise InvalidRequestError("must not be given: a question has one answer", name)
         if name not in known:
-            remedy = did_you_mean(name, known, f"the options are {', '.join(known)}")
-            raise InvalidRequestError("is not a known option", name, remedy=remedy)
+            raise unknown_option(name, known)
 
 
 def _check(

@@ -19,6 +19,7 @@ from relevance_gen.retrieval.params import (
     SearchModels,
     SearchOptions,
     SearchParams,
+    check_option_names,
     take_models,
     with_options,
 )
@@ -86,6 +87,7 @@ def search(
         raise InvalidRequestError.must_be(
             "query", "a string that is not blank", query, remedy=remedy
         )
+    check_option_names(options, search)
     arguments: dict[str, Any] = dict(options)
     models = take_models(arguments)
     params = SearchParams(query, top_n, true_order, **arguments)

@@ -25,6 +25,7 @@ from relevance_gen.retrieval.params import (
     IndexSearchOptions,
     SearchModels,
     SearchParams,
+    check_option_names,
     search_params,
     take_models,
     with_options,
@@ -94,6 +95,7 @@ class BaseIndex(ABC):
             ChunksMissingError: a shard of a cluster cannot be read.
             ClusterError: the index of a cluster was closed, or the cluster does not exist anymore.
         """
+        check_option_names(options, BaseIndex.search)
         arguments: dict[str, Any] = dict(options)
         allow_partial = arguments.pop("allow_partial", False)
         check_flag("allow_partial", allow_partial)
@@ -140,6 +142,7 @@ class BaseIndex(ABC):
             InvalidRequestError: an argument is invalid.
             ChunksMissingError: a shard of a cluster cannot be read.
         """
+        check_option_names(options, BaseIndex.explain)
         arguments: dict[str, Any] = dict(options)
         models = take_models(arguments)
         return self.explain_one(SearchParams(query, **arguments), chunk, models)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, TypedDict, TypeVar, get_args
 
 from attrs import NOTHING, Attribute, evolve, field, fields, fields_dict, frozen
 
 from relevance_gen import checks
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import InvalidRequestError, did_you_mean
 from relevance_gen.index.passages import TextEncoder
 from relevance_gen.retrieval.collapse import GroupKeys
 from relevance_gen.retrieval.query.filters import Where
@@ -292,6 +292,35 @@ def _missing_model(option: str, model: str) -> InvalidRequestError:
 
 
 NO_MODELS: Final = SearchModels()
+
+
+@cache
+def _option_names(function: Callable[..., object]) -> tuple[str, ...]:
+    """Return the names of the parameters of a function with the decorator `with_options`."""
+    parameters = inspect.signature(function).parameters
+    return tuple([name for name in parameters if name not in ("self", "options")])
+
+
+def check_option_names(names: Iterable[str], function: Callable[..., object]) -> None:
+    """Raise an error for a keyword argument that a function does not have.
+
+    Args:
+        names: the names of the keyword arguments.
+        function: the function, with the decorator `with_options`.
+
+    Raises:
+        InvalidRequestError: a name is unknown; the error suggests the nearest option.
+    """
+    known = _option_names(function)
+    for name in names:
+        if name not in known:
+            raise unknown_option(name, known)
+
+
+def unknown_option(name: str, known: Sequence[str]) -> InvalidRequestError:
+    """Return the error for an unknown option, which suggests the nearest of the known options."""
+    remedy = did_you_mean(name, known, f"the options are {', '.join(known)}")
+    return InvalidRequestError("is not a known option", name, remedy=remedy)
 
 
 def take_models(options: dict[str, Any]) -> SearchModels:

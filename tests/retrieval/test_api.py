@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from relevance_gen import (
     SearchMetadata,
     SearchResult,
     TokenCounter,
+    aio,
     search,
     token_counter,
 )
@@ -148,6 +152,28 @@ def test_options_are_keywords_and_checked() -> None:
         search("cat", ["a"], weighting="bm25")  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="encoding"):
         search("cat", ["a"], encoding=3)  # type: ignore[arg-type]
+
+
+def test_unknown_option_raises_with_the_nearest() -> None:
+    """Every function that searches names the unknown option, and suggests an option."""
+    index = ChunkIndex(["a"])
+    calls: list[Any] = [
+        partial(search, "a", ["a"]),
+        partial(index.search, "a"),
+        lambda **options: asyncio.run(aio.asearch("a", ["a"], **options)),
+        lambda **options: asyncio.run(aio.asearch("a", index, **options)),
+    ]
+    for call in calls:
+        with pytest.raises(
+            InvalidRequestError, match=r"^top_k is not a known option; did you mean top_n"
+        ):
+            call(top_k=1)
+    with pytest.raises(InvalidRequestError, match=r"^encodr is not .*; did you mean encoder"):
+        index.explain("a", 0, encodr=None)  # type: ignore[call-arg]
+    with pytest.raises(
+        InvalidRequestError, match=r"^wings is not .*; the options are query, chunks,"
+    ):
+        search("a", ["a"], wings=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("chunks", [[], (), iter(()), {}.keys()])
