@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from relevance_gen.errors import InvalidRequestError
+from relevance_gen.errors import ContextLengthError
 from relevance_gen.llama.language_model import (
     MAX_BYTES_PER_TOKEN,
     TOKEN_BOUNDARY,
@@ -66,7 +66,7 @@ class Tokenizer:
         are returned, `max_tokens` in total.
 
         Raises:
-            InvalidRequestError: `max_tokens` is 0, and the text is much longer than the context.
+            ContextLengthError: `max_tokens` is 0, and the text is much longer than the context.
         """
         return self._tokenize_all([text], max_tokens, add_special=True)
 
@@ -115,7 +115,7 @@ class Tokenizer:
                 the first part of the first text.
 
         Raises:
-            InvalidRequestError: `max_tokens` is 0, and the texts are much longer than the context.
+            ContextLengthError: `max_tokens` is 0, and the texts are much longer than the context.
         """
         encoded = self._encode_end(texts, max_tokens)
         parts = [part for text in encoded for part in self._split_runs(text)]
@@ -143,7 +143,7 @@ class Tokenizer:
         Texts before the end are left out; they are not encoded, so they cost no time.
 
         Raises:
-            InvalidRequestError: `max_tokens` is 0, and the texts are longer than this size.
+            ContextLengthError: `max_tokens` is 0, and the texts are longer than this size.
         """
         n_tokens = min(max_tokens or self._n_ctx, self._n_ctx)
         max_bytes = MAX_BYTES_PER_TOKEN * n_tokens + _SPARE_BYTES
@@ -153,10 +153,9 @@ class Tokenizer:
             part = text[-n_left - 1 :].encode(errors="replace")
             if len(part) > n_left:
                 if not max_tokens:
-                    raise InvalidRequestError(
-                        f"must hold at most {max_bytes:,} bytes for a context of {self._n_ctx} tokens",
+                    raise ContextLengthError(
+                        f"is too long: more than {max_bytes:,} bytes > {self._n_ctx - 1} tokens maximum",
                         field="text",
-                        got="more",
                         remedy="shorten it, or set max_input_tokens to use its end",
                     )
                 encoded.append(part[len(part) - n_left :])

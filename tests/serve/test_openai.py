@@ -499,6 +499,14 @@ def test_text_longer_than_encoder_context_is_400(real: Server) -> None:
     assert f"fewer than {n_ctx} tokens" in error["message"]
 
 
+@pytest.mark.parametrize("n_words", [10_000, 200_000])
+def test_prompt_longer_than_context_has_its_code(real: Server, n_words: int) -> None:
+    """A prompt that does not fit has the code by which clients recognize it, however long it is."""
+    answer = real.call("POST", COMPLETIONS, {"prompt": "word " * n_words, "max_tokens": 2}, KEYED)
+    assert answer.status == 400
+    assert peer_error(answer.json)["code"] == "context_length_exceeded"
+
+
 def test_vectors_need_a_key_an_encoder_and_room(server: Server) -> None:
     """Without a key it is a 401; without an encoder a 400, which clients do not retry; too many texts are a 413."""
     refused = server.call("POST", EMBEDDINGS, {"input": "x"}, JSON)

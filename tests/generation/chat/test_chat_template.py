@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import relevance_gen
 from relevance_gen import wire
-from relevance_gen.errors import InvalidRequestError, RunnerClosedError
+from relevance_gen.errors import ContextLengthError, InvalidRequestError, RunnerClosedError
 from relevance_gen.generation.chat.chat_template import Renderer, render_prompt, renderer_for
 from relevance_gen.generation.queue.request import RequestContext
 from relevance_gen.generation.runner import Runner
@@ -415,7 +415,7 @@ def test_reasoning_of_earlier_answers_is_found_by_the_template():
 def test_long_conversation_is_rejected_or_truncated_like_text(model):
     """A much longer conversation is rejected without tokenizing; with max_input_tokens its end is used."""
     long = ("ab" + TOKEN_BOUNDARY) * 100_000
-    with pytest.raises(InvalidRequestError, match="bytes for a context"):
+    with pytest.raises(ContextLengthError, match="is too long: more than"):
         model.tokenize_chat(long, 0)
     assert model.tokenize_chat(long, 5).tolist() == [LETTER_A + 1, *[LETTER_A, LETTER_A + 1] * 2]
 
