@@ -86,7 +86,8 @@ class SearchParams:
             ranked for that.
         fill: after the results, return chunks that share nothing with the query, up to `top_n`,
             with score 0: first neighbors of the best results, then the others in their order.
-            They must pass `where` and the operators of the query.
+            They must pass `where` and the operators of the query; `min_relative_score` does not
+            exclude them.
         neighbors: for chunks that form a running text: add to a chunk's score a share of the scores
             of the chunks before and after it, at a distance of at most this number of positions,
             0 to 2; 0 adds none. A chunk that shares no word with the query can be a result.
