@@ -223,7 +223,7 @@ def ask_stream(
         chunks.search if isinstance(chunks, BaseIndex) else partial(search, chunks=chunks)
     )
     search_options.setdefault("neighbors", _default_neighbors(chunks))
-    is_default = runner is None and chat_template is None
+    is_default = runner is None and chat_template is None and instructions == INSTRUCTIONS
     needs_model = not (is_default and copies_without_model(None, copy, fields))
     fill = search_options.pop("fill", None)
     response = find(
@@ -341,11 +341,12 @@ def ask(*args: Any, **options: Any) -> Answer:  # noqa: D417 - those of ask_stre
         min_confidence: minimum confidence of the search for an answer, in [0, 1].
         copy: whether the answer is the sentences of the best passage, word for word, with single
             spaces. None uses the setting in the model file; the embedded model copies.
-        instructions: the instructions for a chat model.
+        instructions: the instructions for a chat model; other models refuse any but the default.
         chat_template: a Jinja template instead of the template in the model's file.
         template_variables: further variables of the template; ``enable_thinking`` is false by
             default.
-        options: all options of `search` except ``spans``. The default of ``neighbors`` is 2 for a
+        options: all options of `search` except ``spans``, ``true_order``, ``blank``, ``progress``,
+            ``weighting``, ``encoding`` and ``text``. The default of ``neighbors`` is 2 for a
             `FolderIndex` and for chunks from `read_documents`, which form running texts. ``fill``
             is by default true for a chat model if all `top_n` results then fit completely into its
             context, otherwise false. With ``encoder=None`` the encoder of the index is used. Also

@@ -123,8 +123,9 @@ def prepare(
         a `GenerationRequest`, with ``text``.
 
     Raises:
-        InvalidRequestError: no source fits into the context, or `copy` is true and a field such as
-            ``grammar`` also constrains the answer.
+        InvalidRequestError: no source fits into the context; `copy` is true and a field such as
+            ``grammar`` also constrains the answer; or `instructions` are not the default and the
+            model does not follow instructions.
     """
     grammar_names = [name for name in GRAMMAR_FIELDS if fields.get(name) is not None]
     if copy and grammar_names:
@@ -143,6 +144,12 @@ def prepare(
         if not matching or copies or (has_filled and not form.fits(candidate_sources)):
             candidate_sources = matching
     else:
+        if instructions != INSTRUCTIONS:
+            raise InvalidRequestError(
+                "must not be given: the model has no chat template, or only copies",
+                "instructions",
+                remedy="pass the runner of a chat model",
+            )
         # A copied answer is part of the prompt, so it fits into half of the context.
         max_tokens = model.chat_format.n_ctx if copies else _COMPLETION_MAX_TOKENS
         form = _CompletionPrompt(model, question, {"max_tokens": max_tokens, **fields}, copies)

@@ -541,6 +541,14 @@ def test_ask_with_wrong_argument_type_raises(name):
     assert caught.value.field == name
 
 
+def test_instructions_without_a_chat_model_raise(bigram):
+    """A model that does not follow instructions refuses them; they are not ignored."""
+    for options in ({}, {"runner": bigram}, {"max_tokens": 9}):
+        with pytest.raises(InvalidRequestError, match=r"^instructions must not be given") as caught:
+            ask("Was a treaty signed?", CHUNKS, instructions="Answer in French", **options)
+        assert caught.value.remedy == "pass the runner of a chat model"
+
+
 @pytest.mark.parametrize("folder", ["docs", pathlib.Path("docs")])
 def test_ask_with_path_names_folder_index(folder):
     """A path instead of chunks raises an error that names `FolderIndex`."""
