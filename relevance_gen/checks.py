@@ -91,18 +91,31 @@ def check_path(
         value: the path.
         takes_addresses: the name of the function that accepts addresses such as ``s3://…``. If it
             is given, an address is refused, and the error names this function. None accepts any
-            string without a null byte.
+            string that can be a path.
     """
     if not isinstance(value, str | os.PathLike) or not value:
         raise InvalidRequestError.must_be(name, "the path of a file", value)
-    if "\0" in str(value):
-        raise InvalidRequestError("cannot be a path: it has a null byte", name)
+    check_path_characters(name, str(value))
     if takes_addresses and "://" in str(value):
         remedy = f"{takes_addresses} takes addresses"
         raise InvalidRequestError.must_be(
             name, "a path of this machine, and no address", value, remedy=remedy
         )
     return value
+
+
+def check_path_characters(
+    name: str,
+    path: str,
+) -> None:
+    """Raise `InvalidRequestError` for the field `name` if no file can have the path."""
+    if "\0" in path:
+        raise InvalidRequestError("cannot be a path: it has a null byte", name)
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        rule = "cannot be a path: it has a lone surrogate"
+        raise InvalidRequestError(rule, name, describe(path)) from None
 
 
 # ── attrs validators ─────────────────────────────────────────────────────────────────────────────
@@ -187,13 +200,23 @@ def above(low: float) -> Rule:
     )
 
 
-def items(allowed: str, is_allowed: Callable[[Any], bool]) -> Validator:
-    """Return a validator of tuples of allowed items; the error names the first other item."""
+def items(
+    allowed: str,
+    is_allowed: Callable[[Any], bool],
+    allowed_lists: str = "a list",
+) -> Validator:
+    """Return a validator of tuples of allowed items; the error names the first other item.
+
+    Args:
+        allowed: the allowed items, in words that follow "must be".
+        is_allowed: whether an item is allowed.
+        allowed_lists: the allowed values of the field, in words that follow "must be".
+    """
     rule = Rule(allowed, is_allowed)
 
     def validate(_instance: object, attribute: Attribute[Any], value: Any) -> None:
         if not isinstance(value, tuple):
-            raise InvalidRequestError.must_be(attribute.name, "a list", value)
+            raise InvalidRequestError.must_be(attribute.name, allowed_lists, value)
         for position, item in enumerate(value):
             if not is_allowed(item):
                 rule.check(f"{attribute.name}[{position}]", item)

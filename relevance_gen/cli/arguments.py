@@ -68,6 +68,8 @@ class CommandParser(argparse.ArgumentParser):
             flag = long_flags[0] if long_flags else str(action.metavar)
             flags[action.dest] = flag
             flags[f"{action.dest}="] = flag
+            if isinstance(action.default, list):  # the field of a repeatable flag is a plural
+                flags[f"{action.dest}s"] = flag
         return error.with_field_names(flags)
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:

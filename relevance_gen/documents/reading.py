@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from attrs import frozen
 
+from relevance_gen.checks import check_path
 from relevance_gen.documents.extraction import MAX_TITLE_CHARS, Extracted, read
 from relevance_gen.documents.office import PartLocation
 from relevance_gen.errors import InvalidRequestError
@@ -87,10 +88,11 @@ def read_documents(
         InvalidRequestError: an argument is invalid, or no text of a file can be read.
         OSError: a file cannot be opened.
     """
-    is_list = isinstance(paths, Sequence) and not isinstance(paths, str)
-    if not is_list or not all(isinstance(path, str | PathLike) for path in paths):
+    if not isinstance(paths, Sequence) or isinstance(paths, str | bytes):
         remedy = "put a file in a list, or search a folder with FolderIndex"
         raise InvalidRequestError.must_be("paths", "a list of files", paths, remedy=remedy)
+    for index, path in enumerate(paths):
+        check_path(f"paths[{index}]", path)
     chunks: list[Chunk] = []
     for index, path in enumerate(paths):
         name = fspath(path)

@@ -74,7 +74,9 @@ _SUFFIXES_OF_TYPES: Final = {
 }
 """The file-name suffixes of each file type."""
 
-_are_strings: Final = checks.items("a string or a list of strings", checks.string.is_allowed)
+_are_strings: Final = checks.items(
+    "a string", checks.string.is_allowed, "a string or a list of strings"
+)
 _name: Final = attrgetter("name")
 
 IgnoreRules: TypeAlias = tuple[tuple[PatternList, ...], ...]
@@ -94,8 +96,9 @@ def _suffixes_of(types: Iterable[str]) -> tuple[str, ...]:
     selected: list[str] = []
     for name in types:
         if name not in _SUFFIXES_OF_TYPES:
-            hint = did_you_mean(name, _SUFFIXES_OF_TYPES, "--type-list shows them all")
-            raise InvalidRequestError(f"there is no file type {name!a}", remedy=hint)
+            listed = f"the types are {', '.join(_SUFFIXES_OF_TYPES)}"
+            remedy = did_you_mean(name, _SUFFIXES_OF_TYPES, listed)
+            raise InvalidRequestError.must_be("types", "names of file types", name, remedy=remedy)
         selected += _SUFFIXES_OF_TYPES[name].split()
     return tuple(selected)
 

@@ -132,8 +132,9 @@ class FolderIndex(BaseIndex):
         shown_as: str = "",
     ) -> None:
         is_path = isinstance(root, str | PathLike) and os.fspath(root) not in ("", b"")
-        if not is_path or "\0" in str(root):
+        if not is_path:
             raise InvalidRequestError.must_be("root", "the path of a folder", root)
+        checks.check_path_characters("root", str(root))
         self.root = os.path.realpath(root)
         check_root(self.root)
         checks.flag.check("by_file", by_file)
@@ -235,7 +236,7 @@ class FolderIndex(BaseIndex):
         Raises:
             InvalidRequestError: a pattern is invalid.
         """
-        return list(paths_matching(checks.as_texts(glob), self.snapshot().files))
+        return list(paths_matching(Selection(glob=glob).glob, self.snapshot().files))
 
     def read(
         self,

@@ -193,7 +193,7 @@ def test_saved_index_repeats_incomplete_document_warning(
             ["index", "--save", "x", "fruit.txt", "--text", "a", "--skip-blank"],
             "records take --text and --skip-blank; ",
         ),
-        (["search", "x", "-t", "pyy", "."], "there is no file type 'pyy'; did you mean py?"),
+        (["search", "x", "-t", "pyy", "."], "--type must be names of file types, got 'pyy'"),
     ],
 )
 def test_index_with_contradicting_options_exits_with_2(

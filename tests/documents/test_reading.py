@@ -85,8 +85,8 @@ def test_unreadable_file_raises_with_path(tmp_path: Path) -> None:
         assert caught.value.field == "paths[0]"
     for paths, field in (
         ("a.txt", "paths"),
-        ([1], "paths"),
-        ([b"a.txt"], "paths"),
+        ([1], "paths[0]"),
+        ([b"a.txt"], "paths[0]"),
         ([tmp_path / "a.txt"], "max_chars"),
     ):
         (tmp_path / "a.txt").write_text("Text.")
@@ -101,6 +101,21 @@ def test_incomplete_file_has_metadata(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "a.pdf").write_bytes(pdf("One.", "Two."))
     (chunk,) = read_documents([tmp_path / "a.pdf"])
     assert chunk.metadata["incomplete"] == "has 2 pages, of which the first 1 are searched"
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        ([3], r"paths\[0\] must be the path of a file, got 3"),
+        (["book.txt", 3], r"paths\[1\] must be the path of a file, got 3"),
+        (["\ud800"], r"paths\[0\] cannot be a path: it has a lone surrogate"),
+        ("book.txt", "paths must be a list of files, got 'book.txt'; put a file in a list"),
+    ],
+)
+def test_read_documents_of_invalid_path_names_it(paths: Any, message: str) -> None:
+    """The error has the index of the path, and is raised before a file is read."""
+    with pytest.raises(InvalidRequestError, match=message):
+        read_documents(paths)
 
 
 def test_read_documents_without_files_returns_empty_list() -> None:

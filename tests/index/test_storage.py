@@ -431,6 +431,21 @@ def test_path_with_null_byte_raises_an_error() -> None:
         assert refused.value.field == "path"
 
 
+def test_path_with_lone_surrogate_raises_an_error() -> None:
+    """A string that cannot be encoded as a path is refused as one with a null byte is."""
+    build_at: Any = partial(ChunkIndex.build, ["a cat"])
+    build_from: Any = partial(ChunkIndex.build, path="an.index")
+    for field, use in (
+        ("path", ChunkIndex(["a cat"]).save),
+        ("path", ChunkIndex.load),
+        ("path", build_at),
+        ("source", build_from),
+    ):
+        with pytest.raises(InvalidRequestError, match="lone surrogate, got") as refused:
+            use("\ud800")
+        assert refused.value.field == field
+
+
 def test_address_or_folder_raises_an_error_with_alternatives(folder: Path) -> None:
     """The errors name the classes that accept addresses and folders."""
     for use in (ChunkIndex(["a cat"]).save, ChunkIndex.load):
