@@ -56,6 +56,14 @@ def visit(browser: Any, server: Server) -> Iterator[Visit]:
 
 
 @pytest.fixture(scope="module")
+def scripts(browser: Any, server: Server) -> Iterator[Visit]:
+    """A visit for tests that only call functions of the page's scripts."""
+    made = Visit(browser, server.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
 def slow() -> Iterator[Server]:
     """A server that writes a word every 50 ms, so that there is time to do something meanwhile."""
     with Server("--rate-limit", "off", "--model", "slow", program=HALF_SCRIPTED) as started:
