@@ -92,10 +92,18 @@ def compile_grammar(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
 
 def error_of(matcher: LLMatcher) -> str:
     """Return the error of a matcher in one line; empty if it has none."""
-    line = matcher.get_error().partition("\n")[0]
+    message = matcher.get_error()
+    line, _, details = message.partition("\n")
     if line.startswith("panic"):  # the rest of the message describes this machine, not the grammar
         return "it uses an unsupported feature"
-    return NO_MATCHING_TEXT if line.startswith("NoExtension") else line[:300]
+    if line.startswith("NoExtension"):
+        return NO_MATCHING_TEXT
+    if line.endswith("regex parse error:"):
+        # The details show the position in the regular expression, and then the reason.
+        regex = line.partition("invalid regex ")[2].rpartition(" (in regex)")[0]
+        reason = details.partition("\nerror: ")[2].partition("\n")[0]
+        return f"invalid regex {regex[:100]}: {reason}"
+    return line[:300]
 
 
 @contextmanager
