@@ -302,7 +302,7 @@ def test_cancelled_constrained_request_frees_its_slots(bigram):
         ({"json_schema": {"x-guidance": 3}}, "cannot be compiled"),
         ({"regex": "("}, "unclosed group"),
         ({"regex": "[z-a]"}, "the start must be <= the end"),
-        ({"grammar": "start: /a{2,1}/"}, r'invalid regex "a\{2,1\}": invalid repetition count range'),
+        ({"grammar": "start: /a{2,1}/"}, "invalid repetition count range"),
         ({"regex": "(?=a)b"}, "look-around|invalid regex"),
         ({"regex": r"[^\s\S]"}, "no text matches it"),
         ({"regex": "a\\"}, "single backslash"),
