@@ -480,11 +480,15 @@ def test_page_shows_four_samples_in_two_rows(visit: Visit) -> None:
     assert [len({round(box[edge]) for box in boxes}) for edge in "xy"] == [2, 2]
 
 
-def test_page_stream_keeps_scroll_position(visit: Visit) -> None:
+def test_page_stream_keeps_scroll_position(browser: Any, slow: Server) -> None:
     """While text comes, the reader's place in the answer's pane stays where it is."""
-    visit.page.set_viewport_size({"width": 1280, "height": 400})
+    visit = Visit(browser, slow.url, viewport={"width": 1280, "height": 400})
     visit.ask(QUESTION)
-    visit.page.wait_for_timeout(200)
+    visit.page.wait_for_selector("text=word5 ")
     visit.page.evaluate("document.querySelector('#right').scrollTop = 40")
+    visit.page.wait_for_selector("text=word60 ")
+    assert visit.page.evaluate("document.querySelector('#right').scrollTop") == 40
+    visit.page.click("#stop")
     visit.wait_for_end()
     assert visit.page.evaluate("document.querySelector('#right').scrollTop") == 40
+    visit.close()
