@@ -122,8 +122,12 @@ async def _stream(
             await response.write(event)
         memory.acquire(-len(event))
 
+    generator = call.service.generator
     try:
-        async with aclosing(call.service.generator.stream(task, memory.acquire)) as items:
+        async with (
+            call.service.abortable(),
+            aclosing(generator.stream(task, memory.acquire)) as items,
+        ):
             async for item in items:
                 await send(await write_event(memory, cost, task, item, events))
     except ConnectionError:

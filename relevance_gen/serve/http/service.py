@@ -56,7 +56,8 @@ class Service:
     is_draining: bool = False
     n_active: int = 0
     _idle_event: asyncio.Event = field(factory=asyncio.Event)
-    _timeouts: set[asyncio.Timeout] = field(factory=set)
+    # the open `abortable` contexts of each task, the innermost last
+    _timeouts: dict[object, list[asyncio.Timeout]] = field(factory=dict)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -78,25 +79,31 @@ class Service:
     async def abortable(self) -> AsyncIterator[None]:
         """Return a context that `abort` ends early, by cancelling the work in it.
 
+        If a task has several open contexts, `abort` ends the innermost.
+
         Raises:
             ShuttingDownError: `abort` was called before the context ended.
         """
+        task = asyncio.current_task()
         timeout = asyncio.timeout(None)
+        timeouts = self._timeouts.setdefault(task, [])
         try:
             async with timeout:
-                self._timeouts.add(timeout)
+                timeouts.append(timeout)
                 yield
         except TimeoutError:
             if timeout.expired():
                 raise ShuttingDownError from None
             raise
         finally:
-            self._timeouts.discard(timeout)
+            timeouts.pop()
+            if not timeouts:
+                del self._timeouts[task]
 
     def abort(self) -> None:
-        """End all open `abortable` contexts with a `ShuttingDownError`."""
-        for timeout in self._timeouts:
-            timeout.reschedule(asyncio.get_running_loop().time())
+        """End the innermost `abortable` context of each task with a `ShuttingDownError`."""
+        for timeouts in self._timeouts.values():
+            timeouts[-1].reschedule(asyncio.get_running_loop().time())
 
 
 REQUEST_ID = web.RequestKey("REQUEST_ID", str)
