@@ -234,7 +234,7 @@ def test_tokenize_encodes_only_the_end_of_a_long_text(model):
     text = "the quick brown fox " * 20_000
     np.testing.assert_array_equal(model.tokenize(text, 100), model.tokenize(text[-10_000:], 100))
     assert model.tokenize(text, 100).base is None
-    with pytest.raises(InvalidRequestError, match="at most 81,920 bytes"):
+    with pytest.raises(InvalidRequestError, match="more than 81,920 bytes"):
         model.tokenize(text, 0)
 
 
