@@ -263,6 +263,10 @@ def test_shutdown_during_model_load_rejects_requests() -> None:
             ("--model", f"a={TINY}", "--model", f"b={BIGRAM}", "--cluster", "auto"),
             "--cluster keeps one --model loaded",
         ),
+        (
+            ("--cluster", "auto", "--devices", "0"),
+            "--devices cannot be used with --cluster",
+        ),
         (("--model-bytes", "10"), "--model-bytes must be at least"),
         (
             ("--model", "owner/name", "--model-bytes", "10"),

@@ -499,6 +499,16 @@ def test_text_longer_than_encoder_context_is_400(real: Server) -> None:
     assert f"fewer than {n_ctx} tokens" in error["message"]
 
 
+def test_more_prompts_than_may_be_queued_are_a_400() -> None:
+    """Waiting does not help, so the status is not 429, which clients repeat."""
+    with Server("--max-queue", "2") as server:
+        assert eventually(server.is_healthy)
+        answer = server.call("POST", COMPLETIONS, {"prompt": ["a", "b", "c"]}, JSON)
+    error = peer_error(answer.json)
+    assert (answer.status, error["param"]) == (400, "prompt")
+    assert "must be at most 2 prompts" in error["message"]
+
+
 @pytest.mark.parametrize("n_words", [10_000, 200_000])
 def test_prompt_longer_than_context_has_its_code(real: Server, n_words: int) -> None:
     """A prompt that does not fit has the code by which clients recognize it, however long it is."""

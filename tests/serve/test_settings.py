@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relevance_gen.errors import InvalidRequestError
 from relevance_gen.generation.runner import DEFAULT_MAX_QUEUE, DEFAULT_PREFIX_CACHE_BYTES
 from relevance_gen.llama.options import ModelOptions
 from relevance_gen.serve.flags import SETTINGS, describe_default, read
-from relevance_gen.serve.services.generation import load_backend
 from relevance_gen.serve.settings import Settings
 
 
@@ -46,13 +44,6 @@ def test_devices_are_numbers_separated_by_commas(capsys: pytest.CaptureFixture[s
     assert read(["--devices", "0,2"], {}).devices == (0, 2)
     assert read([], {"RELEVANCE_GEN_DEVICES": "1"}).devices == (1,)
     assert "--devices must be numbers of GPUs" in refusal(capsys, ["--devices", "all"], {})
-
-
-def test_devices_and_cluster_exclude_each_other() -> None:
-    """A cluster assigns the GPUs itself."""
-    settings = read(["--devices", "0", "--cluster", "auto", "--model", "a.gguf"], {})
-    with pytest.raises(InvalidRequestError, match="--devices cannot be used with --cluster"):
-        load_backend(settings, settings.model[0])
 
 
 def test_flag_overrides_environment() -> None:

@@ -110,6 +110,8 @@ def _check(settings: Settings) -> None:
         raise ValueError(
             "--cluster keeps one --model loaded: leave out others, --model-idle-s and --model-bytes"
         )
+    if settings.cluster is not None and settings.devices:
+        raise ValueError("--devices cannot be used with --cluster: leave one of them out")
     check_folders(settings.folder)
     IndexRegistry(settings)
     if settings.encoding is not None:

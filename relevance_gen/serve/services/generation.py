@@ -109,8 +109,6 @@ def load_backend(settings: Settings, model: NamedModel) -> Backend:
         from relevance_gen.generation.runner import Runner
 
         return Runner(model.file, devices=settings.devices or None, **options)
-    if settings.devices:
-        raise InvalidRequestError("cannot be used with --cluster", "--devices")
     from relevance_gen.cluster import ClusterRunner
 
     # Servers with the same model share its runners by this name.
@@ -160,6 +158,7 @@ class Generator:
         self._registry = registry
         self._metrics = metrics
         self._timeout_s = settings.generation_timeout_s
+        self._max_queue = settings.max_queue
         max_requests = max(_MAX_REQUESTS, (settings.max_queue or 0) + MAX_SLOTS)
         names = [model.name for model in settings.models["generate"]]
         self._request_quotas = {name: Quota(client_limit=max_requests) for name in names}
@@ -309,6 +308,11 @@ class Generator:
         At the end of the context, unfinished requests are cancelled, and metrics count the finished
         and the cancelled requests.
         """
+        n_requests = len(task.requests)
+        if self._max_queue is not None and n_requests > self._max_queue:
+            rule = f"must be at most {self._max_queue} prompts, because no more may be queued"
+            error = InvalidRequestError(rule, "text", str(n_requests), "send several requests")
+            raise error.with_field_names(task.names)
         timer = _FirstTokenTimer()
         prompts = task.prompts or ((),) * len(task.requests)
         futures: list[Future[types.GenerationResponse]] = []
