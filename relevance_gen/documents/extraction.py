@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from attrs import define, field
 
-from relevance_gen.documents.charset import decode
+from relevance_gen.documents.charset import decode, decode_page
 from relevance_gen.documents.office import (
     BOOK_CONTAINER,
     Archive,
@@ -305,7 +305,7 @@ def _page_titles(document: PdfDocument) -> dict[int, str]:
 
 
 def _extract_html(content: bytes, extracted: Extracted) -> None:
-    extracted.add_single(*page_text(decode(content) or ""))
+    extracted.add_single(*page_text(decode_page(content)))
 
 
 def _extract_mail(content: bytes, extracted: Extracted) -> None:

@@ -70,7 +70,10 @@ def read_documents(
     paths: Sequence[str | PathLike[str]],
     max_chars: int = 1000,
 ) -> list[Chunk]:
-    """Read text files in any encoding and documents of many formats, and split them into chunks.
+    """Read text files and documents of many formats, and split them into chunks.
+
+    Text is decoded by its byte-order mark (UTF-8, UTF-16 or UTF-32), by the encoding that a web
+    page or an e-mail declares, as UTF-8, or else as Windows-1252.
 
     Args:
         paths: the files.

@@ -220,6 +220,28 @@ def test_encrypted_pdf_needs_no_or_reports_password(
     assert (extracted.warning, len(extracted.parts)) == (warning, n_parts)
 
 
+@pytest.mark.parametrize(
+    ("declaration", "encoding"),
+    [
+        ('<meta charset="koi8-r">', "koi8-r"),
+        ("<META CHARSET=windows-1251>", "cp1251"),
+        (
+            '<meta http-equiv="Content-Type" content="text/html; charset=iso-8859-5">',
+            "iso8859-5",
+        ),
+        ('<meta charset="iso-8859-1">', "utf-8"),  # wrong, but frequent
+        ('<meta charset="rot13">', "utf-8"),
+        ('<meta charset="koi8-r">', "utf-8-sig"),
+        ("", "utf-16"),
+    ],
+)
+def test_html_is_decoded_as_declared(declaration: str, encoding: str) -> None:
+    """A byte-order mark comes first, then the encoding that the page declares."""
+    page = f"<!DOCTYPE html>{declaration}<p>Привет мир</p>"
+    ((_, text),) = read("a.html", page.encode(encoding)).parts
+    assert text == "Привет мир"
+
+
 def test_pdf_with_unreadable_page_keeps_other_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other pages are extracted, and the warning has the number of the unreadable page."""
     numbers = itertools.count(1)

@@ -159,7 +159,7 @@ def test_many_documents_are_read_in_order(root: Path) -> None:
 
 # ── Lines ────────────────────────────────────────────────────────────────────────────────────────
 
-ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "cp1252"]
+ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-32", "cp1252"]
 
 
 @given(
