@@ -55,6 +55,8 @@ _PDFIUM: Final = threading.Lock()
 _HTML_BEGINNINGS: Final = ("<!doctype html", "<html")
 _HTML_SUFFIXES: Final = frozenset({".htm", ".html", ".xhtml"})
 _MARKDOWN_SUFFIXES: Final = frozenset({".md", ".markdown", ".mdx"})
+_ARCHIVE_SUFFIXES: Final = frozenset({".docx", ".epub", ".odp", ".ods", ".odt", ".pptx", ".xlsx"})
+"""Suffixes of documents that are zip archives."""
 _OLD_OFFICE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ZIP: Final = b"PK\x03\x04"
 _OFFICE_MEMBERS: Final = frozenset(
@@ -189,12 +191,14 @@ def read(name: str, content: bytes, max_chars: int | None = None) -> Extracted:
         if reason is not None:
             return Extracted(warning=reason, skipped_kind=kind)
         return extract(content, kind, max_chars)
+    suffix = PurePath(name).suffix.lower()
+    if suffix in _ARCHIVE_SUFFIXES and content.startswith(_ZIP):
+        return Extracted(warning="is damaged, or not a document of the kind that its name states")
     text = decode(content)
     if text is None:
         return Extracted(warning="is binary, not text", skipped_kind=BINARY)
     if max_chars is not None and len(text) > max_chars:
         return Extracted(warning=f"has more than {max_chars:,} characters")
-    suffix = PurePath(name).suffix.lower()
     if suffix in DELIMITED_SUFFIXES:
         text = table_text(text, max_chars or MAX_CHARS)
     return Extracted([({}, text)], has_headings=suffix in _MARKDOWN_SUFFIXES)

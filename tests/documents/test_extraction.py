@@ -220,6 +220,14 @@ def test_encrypted_pdf_needs_no_or_reports_password(
     assert (extracted.warning, len(extracted.parts)) == (warning, n_parts)
 
 
+@pytest.mark.parametrize("name", ["a.docx", "a.pptx", "a.xlsx", "a.odt", "a.epub"])
+def test_truncated_archive_is_damaged(name: str) -> None:
+    """The beginning of a document is a failure with a reason, and not skipped as a binary file."""
+    extracted = extraction.read(name, SAMPLES[name][:200])
+    assert extracted.skipped_kind is None
+    assert str(extracted.warning).startswith("is damaged")
+
+
 @pytest.mark.parametrize(
     ("declaration", "encoding"),
     [
