@@ -101,8 +101,8 @@ class CachedIndex:
 class Cache:
     """Loads and saves one index in a cache folder.
 
-    The default cache folder is created by the first save, and any other by `cache_for`. Several processes can use it at once: files are
-    replaced atomically, and the last saved index remains.
+    The default cache folder is created by the first save, and any other by `cache_for`. Several
+    processes can use it at once: files are replaced atomically, and the last saved index remains.
 
     Attributes:
         folder: the cache folder.

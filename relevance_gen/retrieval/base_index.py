@@ -95,7 +95,8 @@ class BaseIndex(ABC):
             ChunksMissingError: a shard of a cluster cannot be read.
             ClusterError: the index of a cluster was closed, or the cluster does not exist anymore.
         """
-        check_option_names(options, BaseIndex.search)
+        if options:
+            check_option_names(options, BaseIndex.search)
         arguments: dict[str, Any] = dict(options)
         allow_partial = arguments.pop("allow_partial", False)
         check_flag("allow_partial", allow_partial)

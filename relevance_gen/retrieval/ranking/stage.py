@@ -222,9 +222,10 @@ class StoredFields(FeatureSpec):
         chunks = batch.reader.segment.chunks
         rows = []
         for chunk_ord in batch.chunk_ords.tolist():
+            metadata = chunks.metadata.get(chunk_ord)
             fields = ChunkFields(
                 text=chunks.texts[chunk_ord],
-                metadata=copy_metadata(chunks.metadata_of(chunk_ord)),
+                metadata={} if metadata is None else copy_metadata(metadata),
                 title=chunks.titles.get(chunk_ord, ""),
             )
             rows.append(fields)
