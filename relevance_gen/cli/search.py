@@ -360,7 +360,8 @@ def parse_where(args: argparse.Namespace) -> dict[str, list[object]] | None:
             continue
         alternatives.append(condition.value)
         if condition.value.isascii() and condition.value.isdecimal():
-            alternatives.append(int(condition.value))
+            with suppress(ValueError):  # Python converts at most 4,300 digits
+                alternatives.append(int(condition.value))
     for key, limits in bounds.items():
         numbers = {comparison: _number(limit) for comparison, limit in limits.items()}
         are_numbers = None not in numbers.values()
@@ -373,8 +374,9 @@ def parse_where(args: argparse.Namespace) -> dict[str, list[object]] | None:
 
 def _number(text: str) -> int | float | None:
     """Return the number that a text represents; None for other texts, infinity and NaN."""
-    for convert in (int, float):
-        with suppress(ValueError):
-            number = convert(text)
-            return number if math.isfinite(number) else None
+    with suppress(ValueError):
+        return int(text)
+    with suppress(ValueError):
+        number = float(text)
+        return number if math.isfinite(number) else None
     return None

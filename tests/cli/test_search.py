@@ -444,3 +444,13 @@ def test_where_without_comparison_is_refused() -> None:
     """An argument without a comparison is an error that shows it."""
     with pytest.raises(ArgumentTypeError, match="must be KEY=VALUE or a comparison"):
         read_condition("page")
+
+
+@pytest.mark.parametrize("condition", ["first_line<", "first_line>=", "first_line="])
+@pytest.mark.parametrize("n_digits", [400, 5000])
+def test_condition_with_a_huge_number_is_evaluated(
+    folder: Path, capsys: pytest.CaptureFixture[str], condition: str, n_digits: int
+) -> None:
+    """A number beyond the range of floats, or of what Python converts, is no error."""
+    status = main(["search", "apples", "fruit.txt", "--where", condition + "9" * n_digits])
+    assert status == (0 if (condition, n_digits) == ("first_line<", 400) else 1)
