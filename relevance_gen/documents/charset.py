@@ -73,7 +73,7 @@ def decode_page(content: bytes) -> str:
     declaration = _DECLARED_CHARSET.search(content[:_PRESCANNED_BYTES])
     if declaration is not None and encoding_of(content) == "utf-8":
         with suppress(LookupError):
-            codec = codecs.lookup(declaration[1].decode("ascii", "ignore"))
+            codec = codecs.lookup(declaration[1].decode("ascii"))
             if codec.name in _PAGE_ENCODINGS:
                 return content.decode(codec.name, "replace")
     return decode(content) or ""

@@ -95,11 +95,11 @@ class BaseIndex(ABC):
             ChunksMissingError: a shard of a cluster cannot be read.
             ClusterError: the index of a cluster was closed, or the cluster does not exist anymore.
         """
-        if options:
-            check_option_names(options, BaseIndex.search)
         arguments: dict[str, Any] = dict(options)
         allow_partial = arguments.pop("allow_partial", False)
-        check_flag("allow_partial", allow_partial)
+        if options:
+            check_option_names(options, BaseIndex.search)
+            check_flag("allow_partial", allow_partial)
         models = take_models(arguments)
         params = search_params(query, top_n=top_n, true_order=true_order, **arguments)
         if isinstance(params, SearchParams):
